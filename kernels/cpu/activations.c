@@ -2,7 +2,7 @@
 // row_kernels.inc.
 #include "kernels/cpu/cpu.h"
 
-enum { task_elements = 1 << 15 };
+enum { TASK_ELEMENTS = 1 << 15 };
 
 struct activation_job {
     const struct cpu_backend *cpu;
@@ -32,7 +32,7 @@ static status activation_run(struct backend *backend, enum activation kind, stru
     CHECK(tensor_is(result, -1, rows, columns) && tensor_is(in, -1, rows, in_columns));
     CHECK(tensor_none(grad_out) || tensor_is(out, -1, rows, in_columns));
     struct activation_job job = {cpu_of(backend), kind, out, in, grad_out, columns};
-    parallel_for(cpu_of(backend), rows, task_elements / (columns + 1) + 1, activation_task, &job);
+    parallel_for(cpu_of(backend), rows, TASK_ELEMENTS / (columns + 1) + 1, activation_task, &job);
     return OK;
 }
 

@@ -17,10 +17,10 @@
 #include <stdint.h>
 
 enum {
-    amx_inner = 32,     // inner elements of a step
-    amx_group = 16,     // rows of a tile
-    amx_block = 64,     // columns that the matrix has together (gemm.h)
-    amx_parts_most = 3, // of a number: 1 for bfloat16, 2 or 3 for float32
+    AMX_INNER = 32,    // inner elements of a step
+    AMX_GROUP = 16,    // rows of a tile
+    AMX_BLOCK = 64,    // columns that the matrix has together (gemm.h)
+    MAX_AMX_PARTS = 3, // of a number: 1 for bfloat16, 2 or 3 for float32
 };
 
 // Whether this processor has it and the system permits its use, for which it is asked at the first call. The other

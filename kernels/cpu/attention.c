@@ -26,8 +26,8 @@ static void attention_tile(void *context, int task, int thread) {
     struct q_tile tile;
     int tiles = plan->forward.count, size = plan->heads.size, width = job->call.cache->width;
     q_tile_init(&tile, plan->spans, plan->heads, plan->forward.starts[task % tiles], task / tiles);
-    float *rows = job->scratch + (size_t)thread * job->scratch_size, *panels = rows + q_tile_max * width;
-    float *scores = panels + q_tile_max * width, max[q_tile_max] = {0}, sum[q_tile_max] = {0};
+    float *rows = job->scratch + (size_t)thread * job->scratch_size, *panels = rows + MAX_Q_TILE * width;
+    float *scores = panels + MAX_Q_TILE * width, max[MAX_Q_TILE] = {0}, sum[MAX_Q_TILE] = {0};
 
     q_tile_gather(job->call.cpu, &tile, job->call.qkv, size, width, rows);
     q_tile_pack(panels, rows, tile.rows, width, size);
@@ -52,8 +52,8 @@ static void attention_tile(void *context, int task, int thread) {
               kv_cache_values(job->call.cache, job->call.layer, tile.kv_head), 0);
     for (int row = 0; row < tile.rows; row++) {
         float *out = rows + row * width, factor = 1 / sum[row];
-        for (int d = 0; d < width; d += kv_block) { // compilers make vectors of a constant number of steps
-            for (int i = 0; i < kv_block; i++) out[d + i] *= factor;
+        for (int d = 0; d < width; d += KV_BLOCK) { // compilers make vectors of a constant number of steps
+            for (int i = 0; i < KV_BLOCK; i++) out[d + i] *= factor;
         }
         cpu_convert(job->call.cpu, q_tile_head(&tile, row, job->call.out, size), job->call.out.type, out, ELEMENT_F32,
                     (size_t)size);
@@ -72,7 +72,7 @@ status cpu_attention(struct backend *backend, struct tensor out, struct tensor q
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, out.rows, heads.query));
     struct attention_job job = {.call = {cpu, out, qkv, lse, scale, cache, layer, plan}};
     if (cpu->f32_parts > 0 && plan->texts && scale > 0) return attention_amx(&job.call);
-    job.scratch_size = (size_t)(2 * q_tile_max * cache->width + plan->forward.max_rows * plan->columns);
+    job.scratch_size = (size_t)(2 * MAX_Q_TILE * cache->width + plan->forward.max_rows * plan->columns);
     size_t floats = (size_t)pool_threads(cpu->pool) * job.scratch_size;
     TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, floats * sizeof(float), &job.scratch));
     pool_run(cpu->pool, plan->forward.count * heads.key, attention_tile, &job);
@@ -90,13 +90,13 @@ status cpu_attention(struct backend *backend, struct tensor out, struct tensor q
 // multiply-adds, over the query rows in the order of spans, queries, heads.
 
 enum {
-    batch_floats = 2 << 20, // of grad tiles in a batch
-    batch_tiles = 512,
-    kv_rows = 96,        // cache rows per task of the second pass
-    window_kv_rows = 24, // cache rows at a time where a window hides some of them from some rows
+    BATCH_FLOATS = 2 << 20, // of grad tiles in a batch
+    BATCH_TILES = 512,
+    KV_ROWS = 96,        // cache rows per task of the second pass
+    WINDOW_KV_ROWS = 24, // cache rows at a time where a window hides some of them from some rows
 };
 
-static_assert(kv_rows % kv_block == 0, "a task of the second pass has whole blocks of keys");
+static_assert(KV_ROWS % KV_BLOCK == 0, "a task of the second pass has whole blocks of keys");
 
 struct attention_grad_job {
     struct attention_call call;
@@ -136,20 +136,20 @@ static void attention_grad_prepare(void *context, int task, int thread) {
     (void)thread;
     const struct attention_grad_job *job = context;
     int head = task % job->heads.key, size = job->heads.size, width = job->width;
-    int64_t first = (int64_t)(task / job->heads.key) * kv_block;
+    int64_t first = (int64_t)(task / job->heads.key) * KV_BLOCK;
     const float *keys = kv_cache_keys(job->call.cache, job->call.layer, head) + (job->kv_begin + first) * size;
     const float *values = kv_cache_values(job->call.cache, job->call.layer, head) + (job->kv_begin + first) * width;
     int64_t row = head * job->kv_len + first;
     float *key_rows = job->key_rows + row * width, *value_block = job->value_blocks + row * size;
-    memset(key_rows, 0, (size_t)(kv_block * width) * sizeof *key_rows);
+    memset(key_rows, 0, (size_t)(KV_BLOCK * width) * sizeof *key_rows);
     for (int d = 0; d < size; d++) {
-        for (int i = 0; i < kv_block; i++) {
-            key_rows[i * width + d] = keys[d * kv_block + i];
-            value_block[d * kv_block + i] = values[i * width + d];
+        for (int i = 0; i < KV_BLOCK; i++) {
+            key_rows[i * width + d] = keys[d * KV_BLOCK + i];
+            value_block[d * KV_BLOCK + i] = values[i * width + d];
         }
     }
-    memset(job->grad_keys + row * width, 0, (size_t)(kv_block * width) * sizeof(float));
-    memset(job->grad_values + row * width, 0, (size_t)(kv_block * width) * sizeof(float));
+    memset(job->grad_keys + row * width, 0, (size_t)(KV_BLOCK * width) * sizeof(float));
+    memset(job->grad_values + row * width, 0, (size_t)(KV_BLOCK * width) * sizeof(float));
 }
 
 // ---- first pass: p, the gradients of scores and of queries ----
@@ -163,8 +163,8 @@ static void attention_grad_queries(void *context, int task, int thread) {
     q_tile_init(tile, job->call.plan->spans, job->heads, job->call.plan->grad.starts[index % job->tiles],
                 (int)(index / job->tiles));
     struct grad_tile grad = attention_grad_tile_at(job, task);
-    float *panels = job->scratch + (size_t)thread * job->scratch_size, *rows = panels + q_tile_max * width;
-    float delta[q_tile_max] = {0};
+    float *panels = job->scratch + (size_t)thread * job->scratch_size, *rows = panels + MAX_Q_TILE * width;
+    float delta[MAX_Q_TILE] = {0};
     int64_t first_row = tile->kv_head * job->kv_len;
 
     q_tile_gather(job->call.cpu, tile, job->call.out, size, width, rows);
@@ -207,21 +207,21 @@ static void attention_grad_queries(void *context, int task, int thread) {
 // copied to a dense buffer first.
 static void attention_grad_add(const struct attention_grad_job *job, float *sums, const float *factors, int keys,
                                const float *vectors, int rows) {
-    float dense[q_tile_max * kv_rows];
-    assert(rows <= q_tile_max && keys <= kv_rows);
+    float dense[MAX_Q_TILE * KV_ROWS];
+    assert(rows <= MAX_Q_TILE && keys <= KV_ROWS);
     for (int row = 0; row < rows; row++) {
-        memcpy(dense + row * kv_rows, factors + row * job->columns, (size_t)keys * sizeof *dense);
+        memcpy(dense + row * KV_ROWS, factors + row * job->columns, (size_t)keys * sizeof *dense);
     }
-    job->call.cpu->simd.av_tile(sums, job->width, dense, 1, kv_rows, keys, vectors, job->width, rows, job->width);
+    job->call.cpu->simd.av_tile(sums, job->width, dense, 1, KV_ROWS, keys, vectors, job->width, rows, job->width);
 }
 
-// Adds to the gradients of up to kv_rows cache rows of one key/value head, over all tiles of the batch.
+// Adds to the gradients of up to KV_ROWS cache rows of one key/value head, over all tiles of the batch.
 static void attention_grad_keys_values(void *context, int task, int thread) {
     (void)thread;
     const struct attention_grad_job *job = context;
-    int64_t tasks = (job->kv_len + kv_rows - 1) / kv_rows; // per key/value head
+    int64_t tasks = (job->kv_len + KV_ROWS - 1) / KV_ROWS; // per key/value head
     int head = (int)(job->batch_begin / job->tiles + task / tasks);
-    int64_t task_begin = job->kv_begin + task % tasks * kv_rows, task_end = task_begin + kv_rows;
+    int64_t task_begin = job->kv_begin + task % tasks * KV_ROWS, task_end = task_begin + KV_ROWS;
     for (int64_t index = 0; index < job->batch_len; index++) {
         const struct q_tile *tile = &job->batch[index];
         if (tile->kv_head != head) continue;
@@ -231,7 +231,7 @@ static void attention_grad_keys_values(void *context, int task, int thread) {
             int64_t begin = task_begin > range->kv_begin ? task_begin : range->kv_begin;
             int64_t end = task_end < range_end ? task_end : range_end;
             bool window = kv_range_first(tile, range, range->row_begin + range->rows - 1) > 0;
-            for (int64_t step = window ? window_kv_rows : kv_rows, next; begin < end; begin = next) {
+            for (int64_t step = window ? WINDOW_KV_ROWS : KV_ROWS, next; begin < end; begin = next) {
                 next = begin + step < end ? begin + step : end;
                 int row = range->row_begin, row_end = range->row_begin + range->rows;
                 while (kv_range_end(tile, range, row) <= begin - range->kv_begin) row++; // they do not see `begin`
@@ -296,17 +296,17 @@ status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struc
                                      .tiles = plan->grad.count,
                                      .columns = plan->columns,
                                      .width = cache->width};
-    job.kv_begin = plan->kv_begin / kv_block * kv_block;
+    job.kv_begin = plan->kv_begin / KV_BLOCK * KV_BLOCK;
     job.kv_len = kv_block_align(plan->kv_end - job.kv_begin);
-    const int64_t tiles = job.tiles * heads.key, kv_tasks = (job.kv_len + kv_rows - 1) / kv_rows;
+    const int64_t tiles = job.tiles * heads.key, kv_tasks = (job.kv_len + KV_ROWS - 1) / KV_ROWS;
 
     // The number of tiles in a batch, and the division of one scratch buffer: neither affects the bits of the result.
     const int threads = pool_threads(cpu->pool);
     job.grad_tile_size = (size_t)(2 * plan->grad.max_rows * (job.columns + job.width));
-    job.scratch_size = 2 * (size_t)q_tile_max * (size_t)job.width;
-    int64_t batch = batch_floats / (int64_t)job.grad_tile_size;
+    job.scratch_size = 2 * (size_t)MAX_Q_TILE * (size_t)job.width;
+    int64_t batch = BATCH_FLOATS / (int64_t)job.grad_tile_size;
     if (batch < 4 * threads) batch = 4 * threads;
-    if (batch > batch_tiles) batch = batch_tiles;
+    if (batch > BATCH_TILES) batch = BATCH_TILES;
     if (batch > tiles) batch = tiles;
     size_t kv_floats = (size_t)(heads.key * job.kv_len * job.width);
     size_t blocks = (size_t)(heads.key * job.kv_len * heads.size);
@@ -321,7 +321,7 @@ status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struc
     job.batch = (void *)(job.scratch + (size_t)threads * job.scratch_size);
     assert((uintptr_t)job.batch % _Alignof(struct q_tile) == 0); // all sizes before it are multiples of 16 floats
 
-    pool_run(cpu->pool, (int)(job.kv_len / kv_block * heads.key), attention_grad_prepare, &job);
+    pool_run(cpu->pool, (int)(job.kv_len / KV_BLOCK * heads.key), attention_grad_prepare, &job);
     for (job.batch_begin = 0; job.batch_begin < tiles; job.batch_begin += batch) {
         job.batch_len = tiles - job.batch_begin < batch ? tiles - job.batch_begin : batch;
         pool_run(cpu->pool, (int)job.batch_len, attention_grad_queries, &job);
@@ -329,6 +329,6 @@ status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struc
         int64_t batch_heads = last_head - job.batch_begin / job.tiles + 1;
         pool_run(cpu->pool, (int)(batch_heads * kv_tasks), attention_grad_keys_values, &job);
     }
-    parallel_for(cpu, qkv.rows, kv_block, attention_grad_write_rows, &job);
+    parallel_for(cpu, qkv.rows, KV_BLOCK, attention_grad_write_rows, &job);
     return OK;
 }

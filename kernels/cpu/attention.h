@@ -11,14 +11,14 @@
 struct kv_cache {
     struct heads heads;
     int layers;
-    int width;    // D rounded up to a multiple of kv_block
-    int64_t rows; // a multiple of kv_block
+    int width;    // D rounded up to a multiple of KV_BLOCK
+    int64_t rows; // a multiple of KV_BLOCK
     struct buffer *keys, *values;
 };
 
-// n rounded up to a multiple of kv_block.
+// n rounded up to a multiple of KV_BLOCK.
 static inline int64_t kv_block_align(int64_t n) {
-    return (n + kv_block - 1) / kv_block * kv_block;
+    return (n + KV_BLOCK - 1) / KV_BLOCK * KV_BLOCK;
 }
 
 // The keys of one key/value head in one layer, [rows / 16][D][16]; valid as long as the cache.
@@ -49,7 +49,7 @@ bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads);
 // of sixteen columns, behind sixteen unused columns: keys are read in whole blocks, and where a range begins inside a
 // block, the scores of the block's earlier keys are written to these columns.
 
-enum { q_tile_max = 48 }; // rows
+enum { MAX_Q_TILE = 48 }; // rows
 
 // Consecutive cache rows that consecutive rows of a tile attend to: the prefix, or the own rows of one span.
 struct kv_range {
@@ -63,11 +63,11 @@ struct q_tile {
     int kv_head;
     int rows, ranges;
     int64_t prefix_len;
-    int64_t token[q_tile_max]; // row of qkv
-    int head[q_tile_max];      // query head
-    int64_t first[q_tile_max]; // cache rows of the own range that the row sees: [first, end)
-    int64_t end[q_tile_max];
-    struct kv_range range[q_tile_max + 1]; // the prefix first, if there is one
+    int64_t token[MAX_Q_TILE]; // row of qkv
+    int head[MAX_Q_TILE];      // query head
+    int64_t first[MAX_Q_TILE]; // cache rows of the own range that the row sees: [first, end)
+    int64_t end[MAX_Q_TILE];
+    struct kv_range range[MAX_Q_TILE + 1]; // the prefix first, if there is one
 };
 
 // The first row of a tile, and how many rows it has. The rows of a span are its tokens, and for each of them the H / K
@@ -118,7 +118,7 @@ static inline void *q_tile_head(const struct q_tile *tile, int row, struct tenso
 void q_tile_gather(const struct cpu_backend *cpu, const struct q_tile *tile, struct tensor in, int size, int width,
                    float *rows);
 
-// Packs rows into panels: panels[row / q_panel][d][row % q_panel] = rows[row][d].
+// Packs rows into panels: panels[row / Q_PANEL][d][row % Q_PANEL] = rows[row][d].
 void q_tile_pack(float *panels, const float *rows, int count, int stride, int size);
 
 // scores[row][range's column + i] = scale * q[row] . keys[range's kv_begin + i], for every key that a row sees; columns

@@ -12,8 +12,8 @@
 #include "kernels/cpu/attention.h"
 
 enum {
-    tile_rows = 2 * amx_group,
-    score_slack = amx_inner, // unused columns around a row of scores
+    TILE_ROWS = 2 * AMX_GROUP,
+    SCORE_SLACK = AMX_INNER, // unused columns around a row of scores
 };
 
 struct attention_amx_job {
@@ -27,14 +27,14 @@ struct attention_amx_job {
 // What a task has in its scratch memory.
 struct attention_amx_task {
     const struct attention_span *span;
-    int64_t kv_len, shift; // of the span's cache rows; shift: of the first of them in its block of kv_block
+    int64_t kv_len, shift; // of the span's cache rows; shift: of the first of them in its block of KV_BLOCK
     uint16_t *keys, *values, *queries, *weights;
     float *scores, *sums;
 };
 
 // The channels of a head, rounded up to whole blocks of columns.
 static int64_t attention_amx_width(const struct heads *heads) {
-    return (heads->size + amx_block - 1) / amx_block * amx_block;
+    return (heads->size + AMX_BLOCK - 1) / AMX_BLOCK * AMX_BLOCK;
 }
 
 // Takes `count` elements of `size` bytes from the memory at *at.
@@ -50,13 +50,13 @@ static size_t attention_amx_divide(const struct attention_amx_job *job, struct a
     const struct heads *heads = &job->call->plan->heads;
     const int parts = job->parts;
     uintptr_t at = begin;
-    int64_t width = attention_amx_width(heads), score_floats = tile_rows * (job->columns + score_slack);
-    task->keys = attention_amx_take(&at, job->columns / amx_block * amx_columns_size(parts, heads->size), 2);
-    task->values = attention_amx_take(&at, width / amx_block * amx_columns_size(parts, job->cache_rows), 2);
-    task->queries = attention_amx_take(&at, amx_rows_size(parts, tile_rows, heads->size), 2);
-    task->weights = attention_amx_take(&at, amx_rows_size(parts, tile_rows, job->cache_rows + amx_inner), 2);
-    task->scores = attention_amx_take(&at, score_floats + 2 * score_slack, sizeof(float));
-    task->sums = attention_amx_take(&at, tile_rows * width, sizeof(float));
+    int64_t width = attention_amx_width(heads), score_floats = TILE_ROWS * (job->columns + SCORE_SLACK);
+    task->keys = attention_amx_take(&at, job->columns / AMX_BLOCK * amx_columns_size(parts, heads->size), 2);
+    task->values = attention_amx_take(&at, width / AMX_BLOCK * amx_columns_size(parts, job->cache_rows), 2);
+    task->queries = attention_amx_take(&at, amx_rows_size(parts, TILE_ROWS, heads->size), 2);
+    task->weights = attention_amx_take(&at, amx_rows_size(parts, TILE_ROWS, job->cache_rows + AMX_INNER), 2);
+    task->scores = attention_amx_take(&at, score_floats + 2 * SCORE_SLACK, sizeof(float));
+    task->sums = attention_amx_take(&at, TILE_ROWS * width, sizeof(float));
     return at - begin;
 }
 
@@ -70,32 +70,32 @@ static void attention_amx_tile(const struct attention_amx_job *job, const struct
     struct tensor queries = tensor_columns(tensor_rows(job->call->qkv, token, rows), (int64_t)head * size, size);
     int64_t first = attention_span_first(span, row), end = attention_span_end(span, row + rows - 1);
 
-    int64_t key_block = (task->shift + first) / amx_block;
-    int64_t key_blocks = (task->shift + end + amx_block - 1) / amx_block - key_block;
-    int64_t stride = key_blocks * amx_block + score_slack;
+    int64_t key_block = (task->shift + first) / AMX_BLOCK;
+    int64_t key_blocks = (task->shift + end + AMX_BLOCK - 1) / AMX_BLOCK - key_block;
+    int64_t stride = key_blocks * AMX_BLOCK + SCORE_SLACK;
     amx_pack_rows(task->queries, tensor_row(queries, 0), queries.stride, parts, rows, size);
     struct amx_product scores = {.parts = parts,
-                                 .out = task->scores + score_slack,
+                                 .out = task->scores + SCORE_SLACK,
                                  .out_stride = stride,
                                  .rows = task->queries,
                                  .columns = task->keys + key_block * amx_columns_size(parts, size),
-                                 .rows_stride = amx_rows_size(parts, amx_group, size),
+                                 .rows_stride = amx_rows_size(parts, AMX_GROUP, size),
                                  .column_stride = amx_columns_size(parts, size),
                                  .row_count = rows,
-                                 .column_count = key_blocks * amx_block,
-                                 .steps = (size + amx_inner - 1) / amx_inner};
+                                 .column_count = key_blocks * AMX_BLOCK,
+                                 .steps = (size + AMX_INNER - 1) / AMX_INNER};
     amx_multiply(&scores, false);
 
-    int64_t step = first / amx_inner, steps = (end + amx_inner - 1) / amx_inner - step, origin = step * amx_inner;
-    float factors[tile_rows];
+    int64_t step = first / AMX_INNER, steps = (end + AMX_INNER - 1) / AMX_INNER - step, origin = step * AMX_INNER;
+    float factors[TILE_ROWS];
     for (int64_t i = 0; i < rows; i++) {
-        const float *row_scores = scores.out + i * stride + task->shift + origin - key_block * amx_block;
+        const float *row_scores = scores.out + i * stride + task->shift + origin - key_block * AMX_BLOCK;
         struct amx_softmax softmax = {.first = attention_span_first(span, row + i) - origin,
                                       .end = attention_span_end(span, row + i) - origin,
                                       .scale = job->call->scale};
         softmax.max = simd->scores_max(row_scores + softmax.first, softmax.end - softmax.first, -INFINITY);
-        amx_pack_softmax(task->weights + amx_rows_size(parts, i / amx_group * amx_group, steps * amx_inner) +
-                             i % amx_group * amx_inner,
+        amx_pack_softmax(task->weights + amx_rows_size(parts, i / AMX_GROUP * AMX_GROUP, steps * AMX_INNER) +
+                             i % AMX_GROUP * AMX_INNER,
                          row_scores, &softmax, parts, steps);
         factors[i] = 1 / softmax.sum;
         if (tensor_none(job->call->lse)) continue;
@@ -107,7 +107,7 @@ static void attention_amx_tile(const struct attention_amx_job *job, const struct
                                .out_stride = width,
                                .rows = task->weights,
                                .columns = task->values + amx_columns_at(parts, origin),
-                               .rows_stride = amx_rows_size(parts, amx_group, steps * amx_inner),
+                               .rows_stride = amx_rows_size(parts, AMX_GROUP, steps * AMX_INNER),
                                .column_stride = amx_columns_size(parts, task->kv_len),
                                .row_count = rows,
                                .column_count = width,
@@ -131,32 +131,32 @@ static void attention_amx_run(void *context, int number, int thread) {
     const int kv_head = number % heads->key, group = heads->query / heads->key, size = heads->size;
     const int64_t kv_begin = task.span->kv_begin, width = call->cache->width;
     task.kv_len = attention_span_kv_len(task.span);
-    task.shift = kv_begin % kv_block;
+    task.shift = kv_begin % KV_BLOCK;
     attention_amx_divide(job, &task, (uintptr_t)job->scratch + (size_t)thread * job->scratch_bytes);
 
     const float *keys = kv_cache_keys(call->cache, call->layer, kv_head) + (kv_begin - task.shift) * size;
-    int64_t key_blocks = (task.shift + task.kv_len + kv_block - 1) / kv_block;
+    int64_t key_blocks = (task.shift + task.kv_len + KV_BLOCK - 1) / KV_BLOCK;
     int64_t block_size = amx_columns_size(job->parts, size);
     uint16_t *out = task.keys;
-    for (int64_t block = 0; block < key_blocks; block += amx_block / kv_block, out += block_size) {
+    for (int64_t block = 0; block < key_blocks; block += AMX_BLOCK / KV_BLOCK, out += block_size) {
         int64_t left = key_blocks - block;
-        struct amx_columns columns = {.row_stride = kv_block,
-                                      .tile_stride = kv_block * size,
-                                      .tiles = left < amx_block / kv_block ? (int)left : amx_block / kv_block};
-        amx_pack_columns(out, keys + block * kv_block * size, &columns, job->parts, size, block_size);
+        struct amx_columns columns = {.row_stride = KV_BLOCK,
+                                      .tile_stride = KV_BLOCK * size,
+                                      .tiles = left < AMX_BLOCK / KV_BLOCK ? (int)left : AMX_BLOCK / KV_BLOCK};
+        amx_pack_columns(out, keys + block * KV_BLOCK * size, &columns, job->parts, size, block_size);
     }
     const float *values = kv_cache_values(call->cache, call->layer, kv_head) + kv_begin * width;
     block_size = amx_columns_size(job->parts, task.kv_len);
     out = task.values;
-    for (int64_t channel = 0; channel < width; channel += amx_block, out += block_size) {
+    for (int64_t channel = 0; channel < width; channel += AMX_BLOCK, out += block_size) {
         int64_t left = width - channel;
         struct amx_columns columns = {
-            .row_stride = width, .tile_stride = 16, .tiles = (int)(left < amx_block ? left : amx_block) / 16};
+            .row_stride = width, .tile_stride = 16, .tiles = (int)(left < AMX_BLOCK ? left : AMX_BLOCK) / 16};
         amx_pack_columns(out, values + channel, &columns, job->parts, task.kv_len, block_size);
     }
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
-        for (int64_t row = 0; row < task.span->q_len; row += tile_rows)
-            attention_amx_tile(job, &task, row, task.span->q_len - row < tile_rows ? task.span->q_len - row : tile_rows,
+        for (int64_t row = 0; row < task.span->q_len; row += TILE_ROWS)
+            attention_amx_tile(job, &task, row, task.span->q_len - row < TILE_ROWS ? task.span->q_len - row : TILE_ROWS,
                                head);
 }
 
@@ -168,7 +168,7 @@ status attention_amx(const struct attention_call *call) {
         int64_t kv_len = attention_span_kv_len(&plan->spans[i]);
         if (kv_len > job.cache_rows) job.cache_rows = kv_len;
     }
-    job.columns = (job.cache_rows + kv_block - 1 + amx_block - 1) / amx_block * amx_block;
+    job.columns = (job.cache_rows + KV_BLOCK - 1 + AMX_BLOCK - 1) / AMX_BLOCK * AMX_BLOCK;
     struct attention_amx_task unused;
     job.scratch_bytes = (attention_amx_divide(&job, &unused, 0) + 4095) / 4096 * 4096;
     TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, (size_t)pool_threads(cpu->pool) * job.scratch_bytes, &job.scratch));

@@ -8,14 +8,14 @@
 #include "shared/base/memory.h"
 
 enum {
-    thread_scores = 160 << 10, // floats of scores that a thread should use at a time
-    tasks_per_thread = 4,
-    score_slack = kv_block, // unused columns before each range of a row of scores
-    group_blocks = 16,      // blocks of keys that all panels of a tile use while they are in the first-level cache
+    THREAD_SCORES = 160 << 10, // floats of scores that a thread should use at a time
+    TASKS_PER_THREAD = 4,
+    SCORE_SLACK = KV_BLOCK, // unused columns before each range of a row of scores
+    GROUP_BLOCKS = 16,      // blocks of keys that all panels of a tile use while they are in the first-level cache
 };
 
-static_assert(q_tile_max % q_panel == 0, "the panels of a full tile are full");
-static_assert(q_panel % 4 == 0, "a panel is packed four rows at a time");
+static_assert(MAX_Q_TILE % Q_PANEL == 0, "the panels of a full tile are full");
+static_assert(Q_PANEL % 4 == 0, "a panel is packed four rows at a time");
 
 // ---- spans ----
 
@@ -27,7 +27,7 @@ static int64_t attention_plan_span_rows(const struct attention_span *span, struc
 // them to `starts` unless it is NULL.
 static size_t attention_plan_cut(const struct attention_span *spans, size_t count, struct heads heads, int max_rows,
                                  struct q_tile_start *starts) {
-    assert(max_rows > 0 && max_rows <= q_tile_max);
+    assert(max_rows > 0 && max_rows <= MAX_Q_TILE);
     size_t tiles = 0;
     int filled = 0; // rows of the last tile
     for (size_t i = 0; i < count; i++) {
@@ -60,11 +60,11 @@ void q_tile_init(struct q_tile *tile, const struct attention_span *spans, struct
     tile->kv_head = kv_head;
     tile->rows = tile->ranges = 0;
     tile->prefix_len = span->prefix_len;
-    int64_t own_column = score_slack;
+    int64_t own_column = SCORE_SLACK;
     if (span->prefix_len > 0) {
         tile->range[tile->ranges++] = (struct kv_range){
-            .rows = start.rows, .kv_begin = span->prefix_begin, .column = score_slack, .is_prefix = true};
-        own_column += kv_block_align(span->prefix_len) + 2 * kv_block;
+            .rows = start.rows, .kv_begin = span->prefix_begin, .column = SCORE_SLACK, .is_prefix = true};
+        own_column += kv_block_align(span->prefix_len) + 2 * KV_BLOCK;
     }
     for (int64_t row = start.row; tile->rows < start.rows; span++, row = 0) {
         int64_t begin = attention_span_first(span, row / group); // no row of the tile sees an earlier one
@@ -78,7 +78,7 @@ void q_tile_init(struct q_tile *tile, const struct attention_span *spans, struct
         range.rows = tile->rows - range.row_begin;
         if (range.rows > 0) tile->range[tile->ranges++] = range;
     }
-    assert(tile->rows <= q_tile_max);
+    assert(tile->rows <= MAX_Q_TILE);
 }
 
 int q_tile_score_runs(const struct q_tile *tile, int row, struct score_run runs[2]) {
@@ -105,12 +105,12 @@ void q_tile_gather(const struct cpu_backend *cpu, const struct q_tile *tile, str
 
 void q_tile_pack(float *panels, const float *rows, int count, int stride, int size) {
     for (int row = 0; row < count; row += 4) {
-        float *column = panels + row / q_panel * q_panel * size + row % q_panel;
+        float *column = panels + row / Q_PANEL * Q_PANEL * size + row % Q_PANEL;
         // Columns beyond `count` get the first row again; nobody reads them.
         const float *first = rows + row * stride, *second = row + 1 < count ? first + stride : first;
         const float *third = row + 2 < count ? second + stride : first;
         const float *fourth = row + 3 < count ? third + stride : first;
-        for (int d = 0; d < size; d++, column += q_panel) {
+        for (int d = 0; d < size; d++, column += Q_PANEL) {
             column[0] = first[d];
             column[1] = second[d];
             column[2] = third[d];
@@ -123,27 +123,27 @@ void q_tile_pack(float *panels, const float *rows, int count, int stride, int si
 
 // The end of the panel that holds row `row`, or of the range if it ends earlier.
 static int attention_panel_end(const struct kv_range *range, int row) {
-    int panel_end = (row / q_panel + 1) * q_panel, range_end = range->row_begin + range->rows;
+    int panel_end = (row / Q_PANEL + 1) * Q_PANEL, range_end = range->row_begin + range->rows;
     return panel_end < range_end ? panel_end : range_end;
 }
 
 void q_tile_qk(const struct simd *simd, const struct q_tile *tile, float *scores, int64_t columns, const float *panels,
                const float *keys, int64_t kv_origin, int size, float scale) {
     for (const struct kv_range *range = tile->range; range < tile->range + tile->ranges; range++) {
-        int64_t begin = range->kv_begin - kv_origin, shift = begin % kv_block; // the range begins within a block
-        int64_t blocks = kv_block_align(shift + kv_range_len(tile, range)) / kv_block;
+        int64_t begin = range->kv_begin - kv_origin, shift = begin % KV_BLOCK; // the range begins within a block
+        int64_t blocks = kv_block_align(shift + kv_range_len(tile, range)) / KV_BLOCK;
         const float *range_keys = keys + (begin - shift) * size;
-        for (int64_t block = 0; block < blocks; block += group_blocks) {
+        for (int64_t block = 0; block < blocks; block += GROUP_BLOCKS) {
             for (int row = range->row_begin, end; row < range->row_begin + range->rows; row = end) {
                 end = attention_panel_end(range, row);
-                int64_t first = (shift + kv_range_first(tile, range, row)) / kv_block;
-                int64_t last = kv_block_align(shift + kv_range_end(tile, range, end - 1)) / kv_block;
+                int64_t first = (shift + kv_range_first(tile, range, row)) / KV_BLOCK;
+                int64_t last = kv_block_align(shift + kv_range_end(tile, range, end - 1)) / KV_BLOCK;
                 if (first < block) first = block;
-                if (last > block + group_blocks) last = block + group_blocks;
+                if (last > block + GROUP_BLOCKS) last = block + GROUP_BLOCKS;
                 if (first >= last) continue;
-                simd->qk_tile(scores + row * columns + range->column - shift + first * kv_block, columns,
-                              panels + row / q_panel * q_panel * size + row % q_panel, end - row,
-                              range_keys + first * kv_block * size, last - first, size, scale);
+                simd->qk_tile(scores + row * columns + range->column - shift + first * KV_BLOCK, columns,
+                              panels + row / Q_PANEL * Q_PANEL * size + row % Q_PANEL, end - row,
+                              range_keys + first * KV_BLOCK * size, last - first, size, scale);
             }
         }
     }
@@ -151,7 +151,7 @@ void q_tile_qk(const struct simd *simd, const struct q_tile *tile, float *scores
 
 void q_tile_av(const struct simd *simd, const struct q_tile *tile, float *out, int width, const float *a,
                int64_t columns, const float *values, int64_t kv_origin) {
-    const int64_t group = group_blocks * kv_block;
+    const int64_t group = GROUP_BLOCKS * KV_BLOCK;
     for (const struct kv_range *range = tile->range; range < tile->range + tile->ranges; range++) {
         const float *range_values = values + (range->kv_begin - kv_origin) * width;
         for (int64_t i = 0; i < kv_range_len(tile, range); i += group) {
@@ -174,10 +174,10 @@ void q_tile_av(const struct simd *simd, const struct q_tile *tile, float *out, i
 // cache, and that there are at least `wanted` tiles.
 static void attention_plan_split(const struct attention_plan *plan, size_t count, int arrays, size_t wanted,
                                  struct q_tile_list *out) {
-    static_assert(q_tile_max / q_panel == 4, "halving q_tile_max ends at one panel");
-    out->max_rows = q_tile_max;
-    while (out->max_rows > q_panel &&
-           (arrays * out->max_rows * plan->columns > thread_scores ||
+    static_assert(MAX_Q_TILE / Q_PANEL == 4, "halving MAX_Q_TILE ends at one panel");
+    out->max_rows = MAX_Q_TILE;
+    while (out->max_rows > Q_PANEL &&
+           (arrays * out->max_rows * plan->columns > THREAD_SCORES ||
             attention_plan_cut(plan->spans, count, plan->heads, out->max_rows, NULL) < wanted))
         out->max_rows /= 2;
     size_t tiles = attention_plan_cut(plan->spans, count, plan->heads, out->max_rows, NULL);
@@ -214,15 +214,15 @@ status cpu_attention_plan_new(struct backend *backend, struct attention_plan **o
         if (span->kv_begin + own > plan->kv_end) plan->kv_end = span->kv_begin + own;
         if (span->prefix_len > 0 && span->prefix_begin < plan->kv_begin) plan->kv_begin = span->prefix_begin;
         if (span->prefix_len > 0 && prefix_end > plan->kv_end) plan->kv_end = prefix_end;
-        if (span->window > 0 && span->window < own && q_tile_max + 2 * span->window < own)
-            own = q_tile_max + 2 * span->window;
+        if (span->window > 0 && span->window < own && MAX_Q_TILE + 2 * span->window < own)
+            own = MAX_Q_TILE + 2 * span->window;
         int64_t columns = kv_block_align(span->prefix_len) + kv_block_align(own);
         if (columns > plan->columns) plan->columns = columns;
     }
-    plan->columns += score_slack + 3 * kv_block;
+    plan->columns += SCORE_SLACK + 3 * KV_BLOCK;
     // Rows a power of two apart would fall into the same cache sets.
-    if (plan->columns % (8 * kv_block) == 0) plan->columns += kv_block;
-    size_t wanted = (size_t)pool_threads(cpu_of(backend)->pool) * tasks_per_thread / (size_t)heads.key;
+    if (plan->columns % (8 * KV_BLOCK) == 0) plan->columns += KV_BLOCK;
+    size_t wanted = (size_t)pool_threads(cpu_of(backend)->pool) * TASKS_PER_THREAD / (size_t)heads.key;
     attention_plan_split(plan, count, 1, wanted, &plan->forward);
     if (!tensor_none(cache_slots)) // the gradient needs two arrays: p and the gradients of scores
         attention_plan_split(plan, count, 2, 0, &plan->grad);

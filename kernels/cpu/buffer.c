@@ -12,18 +12,18 @@
 #include "shared/base/memory.h"
 
 enum {
-    page_bytes = 4096,
-    spare_fraction = 8,      // reused pages may exceed the request by this fraction of it
-    task_elements = 1 << 16, // elements that a task copies
-    zero_columns = 4096,
+    PAGE_BYTES = 4096,
+    SPARE_FRACTION = 8,      // reused pages may exceed the request by this fraction of it
+    TASK_ELEMENTS = 1 << 16, // elements that a task copies
+    ZERO_COLUMNS = 4096,
 };
 
-static_assert((page_bytes & (page_bytes - 1)) == 0, "page_bytes is a power of two");
+static_assert((PAGE_BYTES & (PAGE_BYTES - 1)) == 0, "PAGE_BYTES is a power of two");
 
 // ---- pages and scratch memory ----
 
 static size_t buffer_round_up(size_t bytes) {
-    return bytes ? (bytes + page_bytes - 1) / page_bytes * page_bytes : page_bytes;
+    return bytes ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES : PAGE_BYTES;
 }
 
 status pages_map(size_t bytes, struct pages *out) {
@@ -56,7 +56,7 @@ status pages_get(struct cpu_backend *cpu, size_t bytes, struct pages *out) {
     size_t best = cpu->idle_count;
     for (size_t i = 0; i < cpu->idle_count; i++) {
         size_t size = cpu->idle[i].bytes;
-        if (size < bytes || size > bytes + bytes / spare_fraction) continue;
+        if (size < bytes || size > bytes + bytes / SPARE_FRACTION) continue;
         if (best == cpu->idle_count || size < cpu->idle[best].bytes) best = i;
     }
     if (best < cpu->idle_count) {
@@ -184,7 +184,7 @@ static status buffer_copy(struct cpu_backend *cpu, struct tensor out, struct ten
     CHECK(out.type == in.type || (out.type <= ELEMENT_F16 && in.type <= ELEMENT_F16));
     struct copy_job job = {cpu, out, in, tensor_dense(out) && tensor_dense(in)};
     parallel_for(cpu, job.dense ? out.rows * out.columns : out.rows,
-                 job.dense ? task_elements : task_elements / (out.columns + 1) + 1, buffer_copy_task, &job);
+                 job.dense ? TASK_ELEMENTS : TASK_ELEMENTS / (out.columns + 1) + 1, buffer_copy_task, &job);
     return OK;
 }
 
@@ -221,9 +221,9 @@ static void buffer_zero_task(void *context, struct task_range range) {
 // A tensor of few long rows is divided into more and shorter ones, so that every thread has work.
 status cpu_zero(struct backend *backend, struct tensor out) {
     CHECK(tensor_fits(out));
-    if (tensor_dense(out) && out.columns % zero_columns == 0)
-        out = tensor_reshape(out, out.rows * (out.columns / zero_columns), zero_columns);
-    parallel_for(cpu_of(backend), out.rows, task_elements / (out.columns + 1) + 1, buffer_zero_task, &out);
+    if (tensor_dense(out) && out.columns % ZERO_COLUMNS == 0)
+        out = tensor_reshape(out, out.rows * (out.columns / ZERO_COLUMNS), ZERO_COLUMNS);
+    parallel_for(cpu_of(backend), out.rows, TASK_ELEMENTS / (out.columns + 1) + 1, buffer_zero_task, &out);
     return OK;
 }
 

@@ -34,10 +34,10 @@ void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, cons
     } else if (from == ELEMENT_F32) {
         cpu_convert_from_f32(cpu, out, to, in, count);
     } else {
-        enum { part_elements = 256 };
-        float part[part_elements];
-        for (size_t done = 0; done < count; done += part_elements) {
-            size_t now = count - done < part_elements ? count - done : part_elements;
+        enum { PART_ELEMENTS = 256 };
+        float part[PART_ELEMENTS];
+        for (size_t done = 0; done < count; done += PART_ELEMENTS) {
+            size_t now = count - done < PART_ELEMENTS ? count - done : PART_ELEMENTS;
             cpu_convert_to_f32(cpu, part, (const char *)in + done * element_size(from), from, now);
             cpu_convert_from_f32(cpu, (char *)out + done * element_size(to), to, part, now);
         }

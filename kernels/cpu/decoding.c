@@ -15,16 +15,16 @@
 #include "shared/base/rng.h"
 
 enum {
-    chunk_len = 1024, // weights computed at a time
-    digit_bits = 11,  // of a rank, per histogram
-    bins = 1 << digit_bits,
-    max_candidates = 4096,
-    top_block = 256,   // logits whose maximum is taken in the search for the top k
-    max_top = 256,     // the largest k for that search
-    input_columns = 5, // of a row of a decode batch: token, three position ids, cache slot
+    CHUNK_LEN = 1024, // weights computed at a time
+    DIGIT_BITS = 11,  // of a rank, per histogram
+    BINS = 1 << DIGIT_BITS,
+    MAX_CANDIDATES = 4096,
+    TOP_BLOCK = 256,   // logits whose maximum is taken in the search for the top k
+    MAX_TOP = 256,     // the largest k for that search
+    INPUT_COLUMNS = 5, // of a row of a decode batch: token, three position ids, cache slot
 };
 
-static_assert(3 * digit_bits >= 32, "three histograms cover a rank");
+static_assert(3 * DIGIT_BITS >= 32, "three histograms cover a rank");
 
 // ---- logits ----
 
@@ -42,8 +42,8 @@ struct sampler {
     float inverse_temperature; // weights are exp((logit - max) inverse_temperature)
     struct cutoff cutoff;
     bool narrowed;
-    int32_t tokens[max_candidates];   // if narrowed: the candidates' ids
-    float candidates[max_candidates]; // and their logits
+    int32_t tokens[MAX_CANDIDATES];   // if narrowed: the candidates' ids
+    float candidates[MAX_CANDIDATES]; // and their logits
 };
 
 // An iteration over the weights of the tokens, one chunk at a time.
@@ -51,7 +51,7 @@ struct token_iter {
     const struct sampler *sampler;
     int64_t first, len;       // the current chunk
     int64_t ties;             // still to be kept
-    float weights[chunk_len]; // -1 for a token that is not kept
+    float weights[CHUNK_LEN]; // -1 for a token that is not kept
 };
 
 // An integer that orders as the logits do.
@@ -70,7 +70,7 @@ static struct token_iter logits_iter(const struct sampler *sampler) {
 static bool logits_iter_next(struct token_iter *iter) {
     const struct sampler *sampler = iter->sampler;
     iter->first += iter->len;
-    iter->len = sampler->count - iter->first < chunk_len ? sampler->count - iter->first : chunk_len;
+    iter->len = sampler->count - iter->first < CHUNK_LEN ? sampler->count - iter->first : CHUNK_LEN;
     if (iter->len <= 0) return false;
     const float *logits = sampler->logits + iter->first;
     sampler->cpu->simd.row_scaled_exp(iter->weights, logits, iter->len, sampler->max, sampler->inverse_temperature, 1);
@@ -98,22 +98,22 @@ static double logits_kept_weight(const struct sampler *sampler) {
 // `by_count`, their number) reaches `bound`. A radix search: each of three histograms finds eleven more bits of the
 // rank at the cutoff. The 32 bits of a rank are preceded by a zero.
 static void logits_keep_highest(struct sampler *sampler, bool by_count, double bound) {
-    double histogram[bins], sum = 0;
+    double histogram[BINS], sum = 0;
     uint32_t prefix = 0;
-    for (int shift = 2 * digit_bits; shift >= 0; shift -= digit_bits) {
+    for (int shift = 2 * DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
         memset(histogram, 0, sizeof histogram);
         struct token_iter iter = logits_iter(sampler);
         while (logits_iter_next(&iter)) {
             for (int64_t i = 0; i < iter.len; i++) {
                 uint32_t rank = logits_rank(sampler->logits[iter.first + i]) >> shift;
-                if (iter.weights[i] < 0 || rank >> digit_bits != prefix) continue;
-                histogram[rank & (bins - 1)] += by_count ? 1 : (double)iter.weights[i];
+                if (iter.weights[i] < 0 || rank >> DIGIT_BITS != prefix) continue;
+                histogram[rank & (BINS - 1)] += by_count ? 1 : (double)iter.weights[i];
             }
         }
-        int bin = bins - 1;
+        int bin = BINS - 1;
         for (; bin >= 0 && sum + histogram[bin] < bound; bin--) sum += histogram[bin];
         if (bin < 0) return; // all tokens together do not reach the bound
-        prefix = prefix << digit_bits | (uint32_t)bin;
+        prefix = prefix << DIGIT_BITS | (uint32_t)bin;
     }
     int64_t ties = 0; // of the tokens at the cutoff, so many that the sum reaches the bound
     struct token_iter iter = logits_iter(sampler);
@@ -129,11 +129,11 @@ static void logits_keep_highest(struct sampler *sampler, bool by_count, double b
 
 // ---- candidates ----
 
-// Narrows the sampler to the tokens with logits >= limit, if there are at most max_candidates.
+// Narrows the sampler to the tokens with logits >= limit, if there are at most MAX_CANDIDATES.
 static void logits_narrow(struct sampler *sampler, float limit) {
     int64_t found =
-        sampler->cpu->simd.row_compact_ge(sampler->logits, sampler->count, limit, sampler->tokens, max_candidates);
-    if (found > max_candidates || found == 0) return; // found is 0 if the limit is NaN
+        sampler->cpu->simd.row_compact_ge(sampler->logits, sampler->count, limit, sampler->tokens, MAX_CANDIDATES);
+    if (found > MAX_CANDIDATES || found == 0) return; // found is 0 if the limit is NaN
     for (int64_t i = 0; i < found; i++) sampler->candidates[i] = sampler->logits[sampler->tokens[i]];
     sampler->logits = sampler->candidates;
     sampler->count = found;
@@ -142,11 +142,11 @@ static void logits_narrow(struct sampler *sampler, float limit) {
 
 // Narrows to a superset of the k highest tokens: each of these has at least the k-th highest of the maxima of blocks.
 static void logits_narrow_to_top_k(struct sampler *sampler, int64_t k) {
-    float top[max_top]; // maxima of blocks, in descending order
+    float top[MAX_TOP]; // maxima of blocks, in descending order
     int64_t found = 0;
-    if (k > max_top || sampler->count < k * top_block) return;
-    for (int64_t first = 0; first + top_block <= sampler->count; first += top_block) {
-        float max = sampler->cpu->simd.row_max(sampler->logits + first, top_block);
+    if (k > MAX_TOP || sampler->count < k * TOP_BLOCK) return;
+    for (int64_t first = 0; first + TOP_BLOCK <= sampler->count; first += TOP_BLOCK) {
+        float max = sampler->cpu->simd.row_max(sampler->logits + first, TOP_BLOCK);
         if (found == k && !(max > top[k - 1])) continue;
         int64_t i = found < k ? found++ : k - 1;
         for (; i > 0 && top[i - 1] < max; i--) top[i] = top[i - 1];
@@ -157,17 +157,17 @@ static void logits_narrow_to_top_k(struct sampler *sampler, int64_t k) {
 
 // Narrows to a superset of the tokens that top_p keeps. Returns the weight of all tokens.
 static double logits_narrow_to_top_p(struct sampler *sampler, double top_p) {
-    static const float depths[mass_limits] = {INFINITY, 0.5f, 1, 2,
+    static const float depths[MASS_LIMITS] = {INFINITY, 0.5f, 1, 2,
                                               4,        6,    9, 13}; // below the maximum, in units of temperature
-    float limits[mass_limits];
-    double masses[mass_limits];
-    for (int i = 0; i < mass_limits; i++) limits[i] = sampler->max - depths[i] / sampler->inverse_temperature;
+    float limits[MASS_LIMITS];
+    double masses[MASS_LIMITS];
+    for (int i = 0; i < MASS_LIMITS; i++) limits[i] = sampler->max - depths[i] / sampler->inverse_temperature;
     sampler->cpu->simd.row_mass_above(sampler->logits, sampler->count, sampler->max, sampler->inverse_temperature,
                                       limits, masses);
     int i = 1;
     // The margin covers rounding, which differs between these sums and the sums over single weights.
-    while (i < mass_limits && !(masses[i] >= masses[0] * top_p * (1 + 1e-5))) i++;
-    if (i < mass_limits) logits_narrow(sampler, limits[i]);
+    while (i < MASS_LIMITS && !(masses[i] >= masses[0] * top_p * (1 + 1e-5))) i++;
+    if (i < MASS_LIMITS) logits_narrow(sampler, limits[i]);
     return masses[0];
 }
 
@@ -272,7 +272,7 @@ status cpu_decode_batch_new(struct backend *backend, struct decode_batch **out, 
     }
     if (eos_count) memcpy(ids, eos_ids, eos_count * sizeof *ids);
     batch->eos_ids = ids;
-    status result = cpu_buffer_new(backend, slots * input_columns * sizeof(int32_t), &batch->inputs);
+    status result = cpu_buffer_new(backend, slots * INPUT_COLUMNS * sizeof(int32_t), &batch->inputs);
     if (result != OK) {
         cpu_decode_batch_free(backend, out);
         return result;

@@ -5,10 +5,10 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-    task_elements = 1 << 14, // elements that a task copies
-    sum_columns = 256,       // columns of a task of a sum
-    part_columns = 256,      // columns that add converts at once
-    task_patches = 16,
+    TASK_ELEMENTS = 1 << 14, // elements that a task copies
+    SUM_COLUMNS = 256,       // columns of a task of a sum
+    PART_COLUMNS = 256,      // columns that add converts at once
+    TASK_PATCHES = 16,
 };
 
 struct gather_job {
@@ -23,7 +23,7 @@ struct gather_job {
 static void gather_run(struct backend *backend, struct gather_job job, int64_t rows,
                        void (*task)(void *context, struct task_range range)) {
     job.cpu = cpu_of(backend);
-    parallel_for(job.cpu, rows, task_elements / (job.out.columns + 1) + 1, task, &job);
+    parallel_for(job.cpu, rows, TASK_ELEMENTS / (job.out.columns + 1) + 1, task, &job);
 }
 
 static void gather_copy_task(void *context, struct task_range range) {
@@ -54,8 +54,8 @@ status cpu_scatter(struct backend *backend, struct tensor out, struct tensor in,
 static void gather_add_rows_task(void *context, struct task_range range) {
     const struct gather_job *job = context;
     struct tensor part = tensor_columns(job->in, range.first, range.end - range.first);
-    float values[sum_columns];
-    assert(range.end - range.first <= sum_columns);
+    float values[SUM_COLUMNS];
+    assert(range.end - range.first <= SUM_COLUMNS);
     for (int64_t i = 0; i < part.rows; i++) {
         const float *in = cpu_row_read(job->cpu, part, i, values);
         job->cpu->simd.add(tensor_f32(job->out, 0) + range.first, in, (size_t)(range.end - range.first));
@@ -64,7 +64,7 @@ static void gather_add_rows_task(void *context, struct task_range range) {
 
 void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in) {
     struct gather_job job = {.cpu = cpu, .out = out, .in = in};
-    parallel_for(cpu, in.columns, sum_columns, gather_add_rows_task, &job);
+    parallel_for(cpu, in.columns, SUM_COLUMNS, gather_add_rows_task, &job);
 }
 
 // Adds a range of columns of every row. Each row of `out` is read and stored once.
@@ -72,8 +72,8 @@ static void gather_scatter_add_task(void *context, struct task_range range) {
     const struct gather_job *job = context;
     struct tensor in = tensor_columns(job->in, range.first, range.end - range.first);
     struct tensor out = tensor_columns(job->out, range.first, range.end - range.first);
-    float sums[sum_columns], values[sum_columns];
-    assert(range.end - range.first <= sum_columns);
+    float sums[SUM_COLUMNS], values[SUM_COLUMNS];
+    assert(range.end - range.first <= SUM_COLUMNS);
     for (int32_t i = 0; i < in.rows; i++) {
         int32_t row = *tensor_i32(job->index, i);
         if (job->first[row] != i) continue;
@@ -97,16 +97,16 @@ status cpu_scatter_add(struct backend *backend, struct tensor out, struct tensor
         job.next[i] = job.first[row];
         job.first[row] = (int32_t)i;
     }
-    parallel_for(job.cpu, in.columns, sum_columns, gather_scatter_add_task, &job);
+    parallel_for(job.cpu, in.columns, SUM_COLUMNS, gather_scatter_add_task, &job);
     return OK;
 }
 
 static void gather_add_task(void *context, struct task_range range) {
     const struct gather_job *job = context;
-    float sums[part_columns], values[part_columns];
+    float sums[PART_COLUMNS], values[PART_COLUMNS];
     for (int64_t row = range.first; row < range.end; row++) {
-        for (int64_t column = 0; column < job->out.columns; column += part_columns) {
-            int64_t count = job->out.columns - column < part_columns ? job->out.columns - column : part_columns;
+        for (int64_t column = 0; column < job->out.columns; column += PART_COLUMNS) {
+            int64_t count = job->out.columns - column < PART_COLUMNS ? job->out.columns - column : PART_COLUMNS;
             struct tensor out = tensor_columns(job->out, column, count);
             const float *in = cpu_row_read(job->cpu, tensor_columns(job->in, column, count), row, values);
             const float *old = cpu_row_read(job->cpu, out, row, sums);
@@ -143,8 +143,8 @@ static void segment_mean_task(void *context, struct task_range range) {
     const struct gather_job *job = context;
     struct tensor out = tensor_columns(job->out, range.first, range.end - range.first);
     struct tensor in = tensor_columns(job->in, range.first, range.end - range.first);
-    float sums[sum_columns], values[sum_columns];
-    assert(range.end - range.first <= sum_columns);
+    float sums[SUM_COLUMNS], values[SUM_COLUMNS];
+    assert(range.end - range.first <= SUM_COLUMNS);
     for (int64_t s = 0; s < out.rows; s++) {
         int32_t begin = *tensor_i32(job->index, s), stop = *tensor_i32(job->index, s + 1);
         memset(sums, 0, sizeof sums);
@@ -159,7 +159,7 @@ status cpu_segment_mean(struct backend *backend, struct tensor out, struct tenso
     CHECK(tensor_is(out, -1, out.rows, in.columns) && tensor_is(in, -1, in.rows, in.columns));
     CHECK(segment_mean_begins_fit(begins, out.rows, in.rows));
     struct gather_job job = {.cpu = cpu_of(backend), .out = out, .in = in, .index = begins};
-    parallel_for(cpu_of(backend), in.columns, sum_columns, segment_mean_task, &job);
+    parallel_for(cpu_of(backend), in.columns, SUM_COLUMNS, segment_mean_task, &job);
     return OK;
 }
 
@@ -167,8 +167,8 @@ static void segment_mean_grad_task(void *context, struct task_range range) {
     const struct gather_job *job = context;
     struct tensor grad_out = tensor_columns(job->in, range.first, range.end - range.first);
     struct tensor grad_in = tensor_columns(job->out, range.first, range.end - range.first);
-    float values[sum_columns], shares[sum_columns];
-    assert(range.end - range.first <= sum_columns);
+    float values[SUM_COLUMNS], shares[SUM_COLUMNS];
+    assert(range.end - range.first <= SUM_COLUMNS);
     for (int64_t s = 0; s < grad_out.rows; s++) {
         int32_t begin = *tensor_i32(job->index, s), stop = *tensor_i32(job->index, s + 1);
         memcpy(shares, cpu_row_read(job->cpu, grad_out, s, values), (size_t)(range.end - range.first) * sizeof *shares);
@@ -183,7 +183,7 @@ status cpu_segment_mean_grad(struct backend *backend, struct tensor grad_in, str
     CHECK(tensor_is(grad_out, -1, grad_out.rows, grad_in.columns));
     CHECK(segment_mean_begins_fit(begins, grad_out.rows, grad_in.rows));
     struct gather_job job = {.cpu = cpu_of(backend), .out = grad_in, .in = grad_out, .index = begins};
-    parallel_for(cpu_of(backend), grad_in.columns, sum_columns, segment_mean_grad_task, &job);
+    parallel_for(cpu_of(backend), grad_in.columns, SUM_COLUMNS, segment_mean_grad_task, &job);
     return OK;
 }
 
@@ -238,6 +238,6 @@ status cpu_patchify(struct backend *backend, struct tensor out, struct tensor fr
                 ((float)byte * s->rescale_factor - s->image_mean[channel]) / s->image_std[channel];
         }
     }
-    parallel_for(job.cpu, patches, task_patches, gather_patches_task, &job);
+    parallel_for(job.cpu, patches, TASK_PATCHES, gather_patches_task, &job);
     return OK;
 }

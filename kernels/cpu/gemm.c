@@ -6,20 +6,20 @@
 #include "kernels/cpu/gemm.h"
 
 enum {
-    tasks_per_thread = 6,      // at least, if there are so many tiles
-    chunk_rows = 6144,         // rows that are packed at a time
-    columns_bytes = 768 << 10, // of the columns that stay in the second-level cache
-    columns_most = 256,
-    columns_least = 128,   // that should have the whole inner length there;
-    inner_most = 1344,     // otherwise so much of it is added up at a time
-    strip_rows = 64,       // rows that are computed and written at a time,
-    strip_rows_sums = 768, // or that are added up at a time
-    strip_padding = 16,    // floats between the rows of a strip, which would share cache sets
-    read_rows_most = gemm_tile_rows,
+    TASKS_PER_THREAD = 6,      // at least, if there are so many tiles
+    CHUNK_ROWS = 6144,         // rows that are packed at a time
+    COLUMNS_BYTES = 768 << 10, // of the columns that stay in the second-level cache
+    MAX_COLUMNS = 256,
+    MIN_COLUMNS = 128,     // that should have the whole inner length there;
+    MAX_INNER = 1344,      // otherwise so much of it is added up at a time
+    STRIP_ROWS = 64,       // rows that are computed and written at a time,
+    STRIP_ROWS_SUMS = 768, // or that are added up at a time
+    STRIP_PADDING = 16,    // floats between the rows of a strip, which would share cache sets
+    MAX_READ_ROWS = GEMM_TILE_ROWS,
 };
 
-static_assert(read_rows_most % amx_group == 0 && inner_most % amx_inner == 0, "whole tiles of the unit");
-static_assert((int)gemm_tile_columns >= (int)columns_most, "a strip fits write_tile");
+static_assert(MAX_READ_ROWS % AMX_GROUP == 0 && MAX_INNER % AMX_INNER == 0, "whole tiles of the unit");
+static_assert((int)GEMM_TILE_COLUMNS >= (int)MAX_COLUMNS, "a strip fits write_tile");
 
 // ---- tiles by the matrix unit ----
 //
@@ -46,7 +46,7 @@ static uint16_t *gemm_amx_rows_at(const struct gemm_amx *job, int64_t row) {
 static void gemm_amx_pack(void *context, int task, int thread) {
     const struct gemm_amx *job = context;
     const struct gemm *gemm = job->gemm;
-    int64_t row = (int64_t)task * read_rows_most, rows = gemm_min(job->rows - row, read_rows_most);
+    int64_t row = (int64_t)task * MAX_READ_ROWS, rows = gemm_min(job->rows - row, MAX_READ_ROWS);
     void *scratch = job->scratch + (size_t)thread * job->scratch_bytes;
     const void *in = gemm->read_rows(gemm->context, job->first + row, rows, scratch);
     amx_pack_rows(gemm_amx_rows_at(job, row), in, gemm->matrix.inner, job->parts, rows, gemm->matrix.inner);
@@ -62,16 +62,16 @@ static void gemm_amx_tile(void *context, int task, int thread) {
     const uint16_t *packed = packed_at(job->cpu, &gemm->matrix, column);
     struct amx_product product = {.parts = job->parts,
                                   .out = strip,
-                                  .out_stride = columns + strip_padding,
-                                  .rows_stride = amx_rows_size(job->parts, amx_group, inner),
+                                  .out_stride = columns + STRIP_PADDING,
+                                  .rows_stride = amx_rows_size(job->parts, AMX_GROUP, inner),
                                   .column_stride = amx_columns_size(job->parts, inner),
                                   .column_count = columns};
     for (int64_t row = first; row < end; row += job->strip_rows) {
         product.row_count = gemm_min(end - row, job->strip_rows);
         for (int64_t begin = 0; begin < inner; begin += job->strip_inner) {
-            product.rows = gemm_amx_rows_at(job, row) + amx_rows_size(job->parts, amx_group, begin);
+            product.rows = gemm_amx_rows_at(job, row) + amx_rows_size(job->parts, AMX_GROUP, begin);
             product.columns = packed + amx_columns_at(job->parts, begin);
-            product.steps = (gemm_min(inner - begin, job->strip_inner) + amx_inner - 1) / amx_inner;
+            product.steps = (gemm_min(inner - begin, job->strip_inner) + AMX_INNER - 1) / AMX_INNER;
             amx_multiply(&product, begin > 0);
         }
         gemm->write_tile(gemm->context, strip, product.out_stride, job->first + row, product.row_count, column,
@@ -82,37 +82,37 @@ static void gemm_amx_tile(void *context, int task, int thread) {
 static status gemm_run_amx(struct cpu_backend *cpu, const struct gemm *gemm) {
     const struct packed_matrix *matrix = &gemm->matrix;
     const int parts = matrix->type == ELEMENT_F32 ? cpu->f32_parts : 1;
-    const int64_t threads = pool_threads(cpu->pool), rows = gemm_min(gemm->rows, chunk_rows), inner = matrix->inner;
+    const int64_t threads = pool_threads(cpu->pool), rows = gemm_min(gemm->rows, CHUNK_ROWS), inner = matrix->inner;
     struct gemm_amx job = {.cpu = cpu, .gemm = gemm, .parts = parts, .row_tasks = 1};
-    job.columns = gemm_round_up(matrix->outputs, packed_block);
+    job.columns = gemm_round_up(matrix->outputs, PACKED_BLOCK);
 
     // Divides the inner length into what is added up at a time, and rows and columns into tiles, so that every thread
     // has work.
-    int64_t tasks = threads * tasks_per_thread, sums = (inner + inner_most - 1) / inner_most;
-    int64_t column_bytes = amx_columns_size(parts, inner) * (int64_t)sizeof(uint16_t) / amx_block;
-    bool whole = column_bytes * columns_least <= columns_bytes;
-    job.strip_inner = whole ? inner : ((inner - 1) / sums / amx_inner + 1) * amx_inner;
+    int64_t tasks = threads * TASKS_PER_THREAD, sums = (inner + MAX_INNER - 1) / MAX_INNER;
+    int64_t column_bytes = amx_columns_size(parts, inner) * (int64_t)sizeof(uint16_t) / AMX_BLOCK;
+    bool whole = column_bytes * MIN_COLUMNS <= COLUMNS_BYTES;
+    job.strip_inner = whole ? inner : ((inner - 1) / sums / AMX_INNER + 1) * AMX_INNER;
     int64_t block_bytes = amx_columns_size(parts, job.strip_inner) * (int64_t)sizeof(uint16_t);
-    int64_t most = gemm_min(columns_bytes / block_bytes * amx_block, columns_most);
+    int64_t most = gemm_min(COLUMNS_BYTES / block_bytes * AMX_BLOCK, MAX_COLUMNS);
     int64_t column_tasks = (job.columns + most - 1) / most;
-    while (rows / (2 * job.row_tasks) >= read_rows_most && column_tasks * job.row_tasks < tasks) job.row_tasks *= 2;
-    job.tile_rows = ((rows - 1) / job.row_tasks / (2 * amx_group) + 1) * 2 * amx_group;
-    job.strip_rows = gemm_min(whole ? strip_rows : strip_rows_sums, job.tile_rows);
+    while (rows / (2 * job.row_tasks) >= MAX_READ_ROWS && column_tasks * job.row_tasks < tasks) job.row_tasks *= 2;
+    job.tile_rows = ((rows - 1) / job.row_tasks / (2 * AMX_GROUP) + 1) * 2 * AMX_GROUP;
+    job.strip_rows = gemm_min(whole ? STRIP_ROWS : STRIP_ROWS_SUMS, job.tile_rows);
     column_tasks = (tasks + job.row_tasks - 1) / job.row_tasks;
-    int64_t columns = job.columns / column_tasks / amx_block * amx_block;
-    job.tile_columns = columns < amx_block ? amx_block : gemm_min(columns, most);
+    int64_t columns = job.columns / column_tasks / AMX_BLOCK * AMX_BLOCK;
+    job.tile_columns = columns < AMX_BLOCK ? AMX_BLOCK : gemm_min(columns, most);
 
-    int64_t tile = job.strip_rows * (job.tile_columns + strip_padding) * (int64_t)sizeof(float);
-    int64_t reading = gemm_min(rows, read_rows_most) * inner * (int64_t)element_size(matrix->type);
+    int64_t tile = job.strip_rows * (job.tile_columns + STRIP_PADDING) * (int64_t)sizeof(float);
+    int64_t reading = gemm_min(rows, MAX_READ_ROWS) * inner * (int64_t)element_size(matrix->type);
     job.scratch_bytes = (size_t)gemm_round_up(tile > reading ? tile : reading, 4096);
     TRY(cpu_scratch(cpu, SCRATCH_GEMM, job.scratch_bytes * (size_t)threads, &job.scratch));
     size_t packed = (size_t)amx_rows_size(parts, rows, inner) * sizeof *job.packed;
     TRY(cpu_scratch(cpu, SCRATCH_GEMM_ROWS, packed, &job.packed));
     column_tasks = (job.columns + job.tile_columns - 1) / job.tile_columns;
-    for (; job.first < gemm->rows; job.first += chunk_rows) {
-        job.rows = gemm_min(gemm->rows - job.first, chunk_rows);
+    for (; job.first < gemm->rows; job.first += CHUNK_ROWS) {
+        job.rows = gemm_min(gemm->rows - job.first, CHUNK_ROWS);
         job.row_tasks = (job.rows + job.tile_rows - 1) / job.tile_rows;
-        pool_run(cpu->pool, (int)((job.rows + read_rows_most - 1) / read_rows_most), gemm_amx_pack, &job);
+        pool_run(cpu->pool, (int)((job.rows + MAX_READ_ROWS - 1) / MAX_READ_ROWS), gemm_amx_pack, &job);
         pool_run(cpu->pool, (int)(job.row_tasks * column_tasks), gemm_amx_tile, &job);
     }
     return OK;
@@ -136,7 +136,7 @@ struct gemm_job {
 };
 
 static int64_t gemm_rows_at(const struct gemm_job *job, int64_t first) {
-    return gemm_min(job->gemm->rows - first, gemm_tile_rows);
+    return gemm_min(job->gemm->rows - first, GEMM_TILE_ROWS);
 }
 
 // The rows that oneDNN computes: those of the tile and rows of zeros.
@@ -154,7 +154,7 @@ static void gemm_task(void *context, int task, int thread) {
     const struct gemm *gemm = job->gemm;
     char *scratch = job->scratch + (size_t)thread * job->scratch_bytes;
     float *tile = (void *)scratch;
-    int64_t first = task % job->row_tasks * gemm_tile_rows, begin = task / job->row_tasks * job->task_columns;
+    int64_t first = task % job->row_tasks * GEMM_TILE_ROWS, begin = task / job->row_tasks * job->task_columns;
     int64_t rows = gemm_rows_at(job, first), padded = gemm_padded_rows(job, first);
     void *in = gemm->read_rows(gemm->context, first, rows, scratch + job->rows_offset);
     if (padded != rows) {
@@ -183,18 +183,18 @@ status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm) {
     struct gemm_job job = {.cpu = cpu,
                            .gemm = gemm,
                            .layout = onednn_layout(cpu->onednn, gemm->matrix.type),
-                           .columns = gemm_round_up(gemm->matrix.outputs, packed_block),
-                           .row_tasks = (gemm->rows + gemm_tile_rows - 1) / gemm_tile_rows};
+                           .columns = gemm_round_up(gemm->matrix.outputs, PACKED_BLOCK),
+                           .row_tasks = (gemm->rows + GEMM_TILE_ROWS - 1) / GEMM_TILE_ROWS};
     // A product of few rows gets narrow tiles, so that every thread has work.
-    int64_t column_tasks = (threads * tasks_per_thread + job.row_tasks - 1) / job.row_tasks;
-    int64_t tile = job.columns / column_tasks / packed_block * packed_block;
-    job.tile = tile < packed_block ? packed_block : gemm_min(tile, job.layout->columns);
-    assert(job.tile <= gemm_tile_columns);
-    assert(gemm_tile_rows % job.layout->rows == 0 && job.layout->rows_min <= gemm_tile_rows);
+    int64_t column_tasks = (threads * TASKS_PER_THREAD + job.row_tasks - 1) / job.row_tasks;
+    int64_t tile = job.columns / column_tasks / PACKED_BLOCK * PACKED_BLOCK;
+    job.tile = tile < PACKED_BLOCK ? PACKED_BLOCK : gemm_min(tile, job.layout->columns);
+    assert(job.tile <= GEMM_TILE_COLUMNS);
+    assert(GEMM_TILE_ROWS % job.layout->rows == 0 && job.layout->rows_min <= GEMM_TILE_ROWS);
     job.task_columns = gemm->whole_rows ? gemm_round_up(job.columns, job.tile) : job.tile;
 
     // The products for whole tiles and for those at the edges, and scratch memory that is large enough for each.
-    int64_t last_row = (job.row_tasks - 1) * gemm_tile_rows, last_column = (job.columns - 1) / job.tile * job.tile;
+    int64_t last_row = (job.row_tasks - 1) * GEMM_TILE_ROWS, last_column = (job.columns - 1) / job.tile * job.tile;
     size_t matmul_bytes = 0;
     for (int i = 0; i < 4; i++) {
         struct matmul **matmul = &job.matmul[i / 2][i % 2];
@@ -205,8 +205,8 @@ status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm) {
         TRY(onednn_matmul(cpu->onednn, &shape, matmul));
         if (matmul_scratch(*matmul) > matmul_bytes) matmul_bytes = matmul_scratch(*matmul);
     }
-    size_t rows_bytes = (size_t)gemm_tile_rows * (size_t)matrix->inner * element_size(matrix->type);
-    job.rows_offset = (size_t)gemm_tile_rows * (size_t)job.tile * sizeof(float);
+    size_t rows_bytes = (size_t)GEMM_TILE_ROWS * (size_t)matrix->inner * element_size(matrix->type);
+    job.rows_offset = (size_t)GEMM_TILE_ROWS * (size_t)job.tile * sizeof(float);
     job.matmul_offset = job.rows_offset + (size_t)gemm_round_up((int64_t)rows_bytes, 64);
     job.scratch_bytes = (size_t)gemm_round_up((int64_t)(job.matmul_offset + matmul_bytes), 4096);
     TRY(cpu_scratch(cpu, SCRATCH_GEMM, job.scratch_bytes * (size_t)threads, &job.scratch));

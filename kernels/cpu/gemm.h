@@ -9,7 +9,7 @@
 #include "kernels/cpu/onednn.h"
 
 // The most rows and columns of a tile.
-enum { gemm_tile_rows = 128, gemm_tile_columns = packed_columns_most };
+enum { GEMM_TILE_ROWS = 128, GEMM_TILE_COLUMNS = MAX_PACKED_COLUMNS };
 
 // A matrix of inner x outputs, packed: blocks of 64 outputs, one after the other. A block holds, inner by inner (for
 // bfloat16 in pairs of inner), the 64 outputs, with zeros past the end of the matrix. What gemm_run_amx multiplies is
@@ -25,10 +25,10 @@ struct gemm {
     int64_t rows;
     bool whole_rows; // one task computes all columns of its rows: for rows that are expensive to prepare
     // Returns the rows [first, first + rows) of the left-hand matrix, dense, of the packed matrix's type. They may be
-    // written to `scratch`, which has space for them. At most gemm_tile_rows rows.
+    // written to `scratch`, which has space for them. At most GEMM_TILE_ROWS rows.
     void *(*read_rows)(const void *context, int64_t first, int64_t rows, void *scratch);
     // Takes a tile: `rows` rows from `first` and `columns` columns from `column`; its rows are `stride` elements apart.
-    // May change the tile. At most gemm_tile_columns columns.
+    // May change the tile. At most GEMM_TILE_COLUMNS columns.
     void (*write_tile)(const void *context, float *tile, int64_t stride, int64_t first, int64_t rows, int64_t column,
                        int64_t columns);
     const void *context;

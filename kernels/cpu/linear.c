@@ -7,13 +7,13 @@
 #include "shared/base/memory.h"
 
 enum {
-    chunk_rows = 2048, // rows that a float32 weight gradient adds up at once
-    pair_rows = 16,    // rows of pairs that are transposed at once
-    pair_columns = gemm_tile_rows,
-    cached_bytes = 4 << 20, // of an output: a larger one leaves the caches before it is read
+    CHUNK_ROWS = 2048, // rows that a float32 weight gradient adds up at once
+    PAIR_ROWS = 16,    // rows of pairs that are transposed at once
+    PAIR_COLUMNS = GEMM_TILE_ROWS,
+    CACHED_BYTES = 4 << 20, // of an output: a larger one leaves the caches before it is read
 };
 
-static_assert(chunk_rows % (2 * pair_rows) == 0, "only the last pairs of a chunk are fewer than pair_rows");
+static_assert(CHUNK_ROWS % (2 * PAIR_ROWS) == 0, "only the last pairs of a chunk are fewer than PAIR_ROWS");
 
 // ---- weights ----
 
@@ -56,7 +56,7 @@ void cpu_weight_free(struct backend *backend, struct weight **weight) {
 
 status weight_packed(struct cpu_backend *cpu, const struct weight *w, int64_t first, int64_t count,
                      struct packed_matrix *out) {
-    assert(first % packed_block == 0 && first + count <= w->packed.outputs);
+    assert(first % PACKED_BLOCK == 0 && first + count <= w->packed.outputs);
     *out = (struct packed_matrix){.type = w->packed.type, .outputs = count, .inner = w->packed.inner};
     if (w->packed.data) {
         out->data = packed_at(cpu, &w->packed, first);
@@ -84,7 +84,7 @@ struct linear_job {
     struct tensor out, in;
     const float *bias; // or NULL
     bool add;
-    bool large;    // the output is larger than cached_bytes
+    bool large;    // the output is larger than CACHED_BYTES
     int64_t inner; // of the gradient of the weight: the rows of `in`, rounded up to an even number
 };
 
@@ -101,8 +101,8 @@ static void linear_write_tile(const void *context, float *tile, int64_t stride, 
                               int64_t column, int64_t columns) {
     const struct linear_job *job = context;
     enum element type = job->out.type;
-    float before[gemm_tile_columns];
-    assert(columns <= gemm_tile_columns);
+    float before[GEMM_TILE_COLUMNS];
+    assert(columns <= GEMM_TILE_COLUMNS);
     if (job->large && !job->bias && !job->add) {
         struct row_view out = row_view_of(tensor_columns(job->out, column, columns), first);
         job->cpu->simd.stream_rows(out, job->out.stride, tile, stride, rows, columns);
@@ -126,7 +126,7 @@ static void linear_write_tile(const void *context, float *tile, int64_t stride, 
 status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct packed_matrix matrix,
                      struct tensor bias, bool add) {
     struct linear_job job = {.cpu = cpu, .out = out, .in = in, .add = add};
-    job.large = out.rows * out.columns * (int64_t)element_size(out.type) > cached_bytes;
+    job.large = out.rows * out.columns * (int64_t)element_size(out.type) > CACHED_BYTES;
     if (!tensor_none(bias)) {
         float *values;
         TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)bias.columns * sizeof *values, &values));
@@ -173,17 +173,17 @@ static void *linear_read_columns(const void *context, int64_t first, int64_t row
             for (int64_t i = 0; i < rows; i++) out[i * job->inner + part.rows] = 0;
         return scratch;
     }
-    uint32_t pairs[pair_rows][pair_columns];
-    uint16_t zeros[pair_columns] = {0};
-    assert(rows <= pair_columns && job->inner % 2 == 0);
-    for (int64_t row = 0; row < job->inner; row += 2 * pair_rows) {
-        int64_t count = (job->inner - row) / 2 < pair_rows ? (job->inner - row) / 2 : pair_rows;
+    uint32_t pairs[PAIR_ROWS][PAIR_COLUMNS];
+    uint16_t zeros[PAIR_COLUMNS] = {0};
+    assert(rows <= PAIR_COLUMNS && job->inner % 2 == 0);
+    for (int64_t row = 0; row < job->inner; row += 2 * PAIR_ROWS) {
+        int64_t count = (job->inner - row) / 2 < PAIR_ROWS ? (job->inner - row) / 2 : PAIR_ROWS;
         for (int64_t i = 0; i < count; i++) {
             int64_t at = row + 2 * i;
             simd->interleave((uint16_t *)pairs[i], tensor_bf16(part, at),
                              at + 1 < part.rows ? tensor_bf16(part, at + 1) : zeros, (size_t)rows);
         }
-        simd->transpose(out + row / 2, job->inner / 2, pairs[0], pair_columns, count, rows);
+        simd->transpose(out + row / 2, job->inner / 2, pairs[0], PAIR_COLUMNS, count, rows);
     }
     return scratch;
 }
@@ -196,7 +196,7 @@ status cpu_linear_grad_weight(struct backend *backend, struct tensor grad_weight
     CHECK(tensor_is(grad_out, (int)in.type, in.rows, grad_out.columns));
     CHECK(tensor_none(grad_bias) || tensor_is(grad_bias, ELEMENT_F32, 1, grad_out.columns));
     if (!tensor_none(grad_bias)) cpu_add_rows(cpu, grad_bias, grad_out);
-    int64_t chunk = grad_weight.type == ELEMENT_F32 ? chunk_rows : in.rows; // BF16 is rounded once
+    int64_t chunk = grad_weight.type == ELEMENT_F32 ? CHUNK_ROWS : in.rows; // BF16 is rounded once
     for (int64_t first = 0; first < in.rows; first += chunk) {
         int64_t rows = in.rows - first < chunk ? in.rows - first : chunk;
         struct linear_job job = {.cpu = cpu,

@@ -6,17 +6,17 @@
 #include "kernels/cpu/gemm.h"
 
 enum {
-    block_logits = 1 << 22, // logits of a block: 16 MiB,
-    block_rows_least = 128, // or 128 rows
-    part_vocabulary = 4096, // tokens of the vocabulary that are packed at a time
-    grad_rows = 1024,       // rows whose logits of one part exist at a time
+    BLOCK_LOGITS = 1 << 22, // logits of a block: 16 MiB,
+    MIN_BLOCK_ROWS = 128,   // or 128 rows
+    PART_VOCABULARY = 4096, // tokens of the vocabulary that are packed at a time
+    GRAD_ROWS = 1024,       // rows whose logits of one part exist at a time
 };
 
-static_assert(part_vocabulary % packed_block == 0, "a part begins at a packed block");
+static_assert(PART_VOCABULARY % PACKED_BLOCK == 0, "a part begins at a packed block");
 
 int64_t logits_block(int64_t rows, int64_t vocabulary) {
-    int64_t most = block_logits / vocabulary / block_rows_least * block_rows_least;
-    return gemm_min(rows, most < block_rows_least ? block_rows_least : most);
+    int64_t most = BLOCK_LOGITS / vocabulary / MIN_BLOCK_ROWS * MIN_BLOCK_ROWS;
+    return gemm_min(rows, most < MIN_BLOCK_ROWS ? MIN_BLOCK_ROWS : most);
 }
 
 float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary) {
@@ -46,7 +46,7 @@ status cpu_logprob(struct backend *backend, struct tensor logprob, struct tensor
     struct cpu_backend *cpu = cpu_of(backend);
     int64_t vocabulary = lm_head->packed.outputs, block = logits_block(in.rows, vocabulary);
     // A head that is not prepacked is packed in parts.
-    int64_t part = lm_head->packed.data ? vocabulary : part_vocabulary;
+    int64_t part = lm_head->packed.data ? vocabulary : PART_VOCABULARY;
     CHECK(tensor_is(in, (int)lm_head->packed.type, in.rows, lm_head->packed.inner) &&
           tensor_is(logprob, ELEMENT_F32, in.rows, 1));
     CHECK(tensor_in_range(targets, in.rows, 1, 0, vocabulary));
@@ -105,7 +105,7 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
     struct buffer logits_buffer, dlogits_buffer, sums_buffer, head_buffer;
     struct tensor logits, dlogits, sums = grad_in; // F32: added up over the parts
     struct tensor head_sums = {0};                 // F32: of a part of a BF16 grad_lm_head, added up over the blocks
-    int64_t block = gemm_min(in.rows, grad_rows), most = gemm_min(part_vocabulary, vocabulary);
+    int64_t block = gemm_min(in.rows, GRAD_ROWS), most = gemm_min(PART_VOCABULARY, vocabulary);
     TRY(cpu_scratch_tensor(cpu, SCRATCH_LOGITS, &logits_buffer, &logits, ELEMENT_F32, block, most));
     dlogits = logits; // in place, unless the products are of another type
     if (in.type != ELEMENT_F32)
@@ -114,9 +114,9 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
         TRY(cpu_scratch_tensor(cpu, SCRATCH_GRAD_IN, &sums_buffer, &sums, ELEMENT_F32, in.rows, in.columns));
     if (grad_lm_head.type != ELEMENT_F32)
         TRY(cpu_scratch_tensor(cpu, SCRATCH_GRAD_HEAD, &head_buffer, &head_sums, ELEMENT_F32, most, in.columns));
-    for (int64_t token = 0; token < vocabulary; token += part_vocabulary) {
+    for (int64_t token = 0; token < vocabulary; token += PART_VOCABULARY) {
         // The two packed forms of a part of the vocabulary serve all rows.
-        int64_t columns = gemm_min(part_vocabulary, vocabulary - token);
+        int64_t columns = gemm_min(PART_VOCABULARY, vocabulary - token);
         struct packed_matrix matrix, transpose;
         TRY(weight_packed(cpu, lm_head, token, columns, &matrix));
         TRY(weight_packed_transpose(cpu, lm_head, token, columns, &transpose));

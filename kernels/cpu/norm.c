@@ -3,8 +3,8 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-    block_rows = 16,  // rows of a task, at least
-    blocks_most = 64, // partial sums of the gradients of scale and bias
+    BLOCK_ROWS = 16, // rows of a task, at least
+    MAX_BLOCKS = 64, // partial sums of the gradients of scale and bias
 };
 
 struct norm_job {
@@ -35,8 +35,8 @@ static float *norm_sums(struct tensor sums, int64_t block) {
 // Runs the task of a gradient, in which every block of rows has sums of its own, and adds these up.
 static status norm_run_grad(struct cpu_backend *cpu, struct norm_job *job, struct tensor grad_scale,
                             struct tensor grad_bias, void (*task)(void *context, struct task_range range)) {
-    int64_t rows = job->x.rows, block = (rows + blocks_most - 1) / blocks_most;
-    job->block = block < block_rows ? block_rows : block;
+    int64_t rows = job->x.rows, block = (rows + MAX_BLOCKS - 1) / MAX_BLOCKS;
+    job->block = block < BLOCK_ROWS ? BLOCK_ROWS : block;
     int64_t blocks = (rows + job->block - 1) / job->block;
     struct buffer memory;
     struct tensor sums;
@@ -67,7 +67,7 @@ status cpu_rmsnorm(struct backend *backend, struct tensor out, struct tensor x, 
     CHECK(norm_row(scale, -1, x));
     CHECK(tensor_none(rstd) || tensor_is(rstd, ELEMENT_F32, x.rows, 1));
     struct norm_job job = {cpu_of(backend), x, scale, rstd, out, delta, .epsilon = epsilon};
-    parallel_for(cpu_of(backend), x.rows, block_rows, rmsnorm_task, &job);
+    parallel_for(cpu_of(backend), x.rows, BLOCK_ROWS, rmsnorm_task, &job);
     return OK;
 }
 
@@ -108,7 +108,7 @@ status cpu_layernorm(struct backend *backend, struct tensor out, struct tensor x
     CHECK(norm_row(scale, -1, x) && (tensor_none(bias) || norm_row(bias, -1, x)));
     CHECK(tensor_none(statistics) || tensor_is(statistics, ELEMENT_F32, x.rows, 2));
     struct norm_job job = {cpu_of(backend), x, scale, statistics, out, delta, bias, .epsilon = epsilon};
-    parallel_for(cpu_of(backend), x.rows, block_rows, layernorm_task, &job);
+    parallel_for(cpu_of(backend), x.rows, BLOCK_ROWS, layernorm_task, &job);
     return OK;
 }
 

@@ -31,10 +31,10 @@ struct onednn_desc {
 #if DNNL_VERSION_MAJOR < 3
 typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t; // oneDNN 3's name for a borrowed descriptor
 #define ONEDNN_BORROWED(owned) (&(owned).desc)              // valid as long as the owned descriptor
-enum { onednn_rows_min = 1 };                               // the fewest rows whose sums have the common order
+enum { MIN_ONEDNN_ROWS = 1 };                               // the fewest rows whose sums have the common order
 #else
 #define ONEDNN_BORROWED(owned) ((owned).desc) // the same
-enum { onednn_rows_min = 2 }; // the same
+enum { MIN_ONEDNN_ROWS = 2 }; // the same
 #endif
 
 // Describes a matrix of rows x columns. The caller releases it with onednn_desc_release.
@@ -105,14 +105,14 @@ done:
 // team of spinning threads for each of our threads.
 void omp_set_num_threads(int threads);
 
-enum { cache_capacity = 512, bucket_count = 256 };
+enum { CACHE_CAPACITY = 512, BUCKET_COUNT = 256 };
 
 // The arguments of a product: the input, the matrix, the output and scratch memory.
-enum { matmul_arg_count = 4 };
+enum { MATMUL_ARG_COUNT = 4 };
 static const struct {
     int name;
     dnnl_query_t query; // of its descriptor
-} matmul_args[matmul_arg_count] = {{DNNL_ARG_SRC, dnnl_query_src_md},
+} matmul_args[MATMUL_ARG_COUNT] = {{DNNL_ARG_SRC, dnnl_query_src_md},
                                    {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
                                    {DNNL_ARG_DST, dnnl_query_dst_md},
                                    {DNNL_ARG_SCRATCHPAD, dnnl_query_scratchpad_md}};
@@ -123,7 +123,7 @@ struct matmul {
     struct matmul_shape shape;
     dnnl_primitive_t primitive;
     size_t scratch;                          // bytes
-    dnnl_memory_t (*args)[matmul_arg_count]; // of each thread; their data pointers change with each call
+    dnnl_memory_t (*args)[MATMUL_ARG_COUNT]; // of each thread; their data pointers change with each call
 };
 
 struct onednn {
@@ -131,7 +131,7 @@ struct onednn {
     dnnl_stream_t *streams; // of each thread
     int threads;
     struct packed_layout layouts[2]; // F32, BF16
-    struct matmul *buckets[bucket_count];
+    struct matmul *buckets[BUCKET_COUNT];
     int count;
     uint64_t uses;
 };
@@ -151,7 +151,7 @@ static bool matmul_is_brgemm(const_dnnl_primitive_desc_t desc, const char **name
 
 static void matmul_free(struct matmul *matmul, int threads) {
     for (int i = 0; matmul->args && i < threads; i++)
-        for (int j = 0; j < matmul_arg_count; j++)
+        for (int j = 0; j < MATMUL_ARG_COUNT; j++)
             if (matmul->args[i][j]) dnnl_memory_destroy(matmul->args[i][j]);
     free(matmul->args);
     if (matmul->primitive) dnnl_primitive_destroy(matmul->primitive);
@@ -166,20 +166,20 @@ bool matmul_run(const struct onednn *onednn, const struct matmul *matmul, int th
                 float *out, void *scratch) {
     omp_set_num_threads(1);
     assert(thread >= 0 && thread < onednn->threads);
-    void *const data[matmul_arg_count] = {in, matrix, out, scratch};
-    dnnl_exec_arg_t args[matmul_arg_count];
-    for (int i = 0; i < matmul_arg_count; i++) {
+    void *const data[MATMUL_ARG_COUNT] = {in, matrix, out, scratch};
+    dnnl_exec_arg_t args[MATMUL_ARG_COUNT];
+    for (int i = 0; i < MATMUL_ARG_COUNT; i++) {
         args[i] = (dnnl_exec_arg_t){matmul_args[i].name, matmul->args[thread][i]};
         if (dnnl_memory_set_data_handle(args[i].memory, data[i]) != dnnl_success) return false;
     }
-    return dnnl_primitive_execute(matmul->primitive, onednn->streams[thread], matmul_arg_count, args) == dnnl_success;
+    return dnnl_primitive_execute(matmul->primitive, onednn->streams[thread], MATMUL_ARG_COUNT, args) == dnnl_success;
 }
 
 // ---- the cache ----
 
 static void onednn_drop_oldest(struct onednn *onednn) {
     struct matmul **oldest = NULL;
-    for (int i = 0; i < bucket_count; i++)
+    for (int i = 0; i < BUCKET_COUNT; i++)
         for (struct matmul **link = &onednn->buckets[i]; *link; link = &(*link)->next)
             if (!oldest || (*link)->last_use < (*oldest)->last_use) oldest = link;
     assert(oldest);
@@ -190,10 +190,10 @@ static void onednn_drop_oldest(struct onednn *onednn) {
 }
 
 status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, struct matmul **out) {
-    assert(shape->type <= ELEMENT_BF16 && shape->columns % packed_block == 0);
+    assert(shape->type <= ELEMENT_BF16 && shape->columns % PACKED_BLOCK == 0);
     uint64_t hash = (uint64_t)shape->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)shape->columns * 0xC2B2AE3D27D4EB4Fu ^
                     (uint64_t)shape->inner * 0x165667B19E3779F9u ^ (uint64_t)shape->type;
-    struct matmul **bucket = &onednn->buckets[(hash >> 40) % bucket_count];
+    struct matmul **bucket = &onednn->buckets[(hash >> 40) % BUCKET_COUNT];
     for (struct matmul *matmul = *bucket; matmul; matmul = matmul->next) {
         const struct matmul_shape *has = &matmul->shape;
         if (has->type != shape->type || has->rows != shape->rows || has->columns != shape->columns ||
@@ -203,7 +203,7 @@ status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, st
         *out = matmul;
         return OK;
     }
-    if (onednn->count == cache_capacity) onednn_drop_oldest(onednn);
+    if (onednn->count == CACHE_CAPACITY) onednn_drop_oldest(onednn);
 
     // oneDNN would compute a format that it has no fast code for with its slow reference: that is an error.
     bool blocked = onednn->layouts[shape->type].blocked;
@@ -224,11 +224,11 @@ status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, st
     matmul->scratch = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
     TRY_TO(result, done, onednn_check(dnnl_primitive_create(&matmul->primitive, desc), "primitive_create"));
     NEW(&matmul->args, (size_t)onednn->threads);
-    for (int i = 0; i < onednn->threads * matmul_arg_count; i++) {
-        int arg = i % matmul_arg_count;
+    for (int i = 0; i < onednn->threads * MATMUL_ARG_COUNT; i++) {
+        int arg = i % MATMUL_ARG_COUNT;
         const_dnnl_memory_desc_t described = dnnl_primitive_desc_query_md(desc, matmul_args[arg].query, 0);
         TRY_TO(result, done,
-               onednn_check(dnnl_memory_create(&matmul->args[i / matmul_arg_count][arg], described, onednn->engine,
+               onednn_check(dnnl_memory_create(&matmul->args[i / MATMUL_ARG_COUNT][arg], described, onednn->engine,
                                                DNNL_MEMORY_NONE),
                             "memory_create"));
     }
@@ -273,7 +273,7 @@ status onednn_new(struct onednn **out, int threads) {
         const struct matmul_shape typical = {.type = type, .rows = 128, .columns = 256, .inner = 768};
         struct packed_layout *layout = &onednn->layouts[type];
         *layout = (struct packed_layout){
-            .usable = false, .pair = 1, .unit = 1, .rows = 16, .rows_min = 16, .columns = packed_block};
+            .usable = false, .pair = 1, .unit = 1, .rows = 16, .rows_min = 16, .columns = PACKED_BLOCK};
         dnnl_primitive_desc_t desc;
         if (matmul_describe(&desc, onednn->engine, &typical, dnnl_format_tag_any) != OK) continue;
         layout->usable = true;
@@ -287,8 +287,8 @@ status onednn_new(struct onednn **out, int threads) {
                 layout->pair = type == ELEMENT_BF16 ? 2 : 1;
                 layout->unit = 16 * layout->pair;
                 layout->rows = 1;
-                layout->rows_min = onednn_rows_min;
-                layout->columns = packed_columns_most;
+                layout->rows_min = MIN_ONEDNN_ROWS;
+                layout->columns = MAX_PACKED_COLUMNS;
             }
             onednn_desc_release(&packed);
         }

@@ -7,8 +7,8 @@
 #include "kernels/ops.h"
 
 enum {
-    packed_block = 64,        // columns of the right-hand matrix that are packed together
-    packed_columns_most = 512 // the most columns of one product
+    PACKED_BLOCK = 64,       // columns of the right-hand matrix that are packed together
+    MAX_PACKED_COLUMNS = 512 // the most columns of one product
 };
 
 struct onednn; // the library's handles and the cache of products

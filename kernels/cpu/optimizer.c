@@ -6,11 +6,11 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-    block_elements = 1 << 16,
-    part_elements = 1024, // four such arrays of float32 fit the first-level cache
+    BLOCK_ELEMENTS = 1 << 16,
+    PART_ELEMENTS = 1024, // four such arrays of float32 fit the first-level cache
 };
 
-static_assert(block_elements % part_elements == 0 && part_elements % 8 == 0,
+static_assert(BLOCK_ELEMENTS % PART_ELEMENTS == 0 && PART_ELEMENTS % 8 == 0,
               "only the last part has elements besides whole lanes");
 
 // Numbers in memory: float32, bfloat16, or pairs if there are remainders.
@@ -81,7 +81,7 @@ static void optimizer_write(const struct simd *simd, const struct optimizer_arra
 }
 
 static size_t optimizer_part(int64_t at, int64_t end) {
-    return (size_t)(end - at < part_elements ? end - at : part_elements);
+    return (size_t)(end - at < PART_ELEMENTS ? end - at : PART_ELEMENTS);
 }
 
 // ---- the sum of squares and the digest ----
@@ -89,24 +89,24 @@ static size_t optimizer_part(int64_t at, int64_t end) {
 static void optimizer_square_sum_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
     const struct simd *simd = &job->cpu->simd;
-    float part[part_elements];
+    float part[PART_ELEMENTS];
     double sum = 0;
     if (!job->in.bf16)
         sum = simd->square_sum((const float *)job->in.data + range.first, (size_t)(range.end - range.first));
-    for (int64_t at = range.first; at < range.end && job->in.bf16; at += part_elements) {
+    for (int64_t at = range.first; at < range.end && job->in.bf16; at += PART_ELEMENTS) {
         size_t count = optimizer_part(at, range.end);
         sum += simd->square_sum(optimizer_read(simd, &job->in, at, count, part), count);
     }
-    job->sums[range.first / block_elements].squares = sum;
+    job->sums[range.first / BLOCK_ELEMENTS].squares = sum;
 }
 
 status cpu_square_sum(struct backend *backend, double *sum, struct tensor in) {
     struct cpu_backend *cpu = cpu_of(backend);
-    int64_t count = in.rows * in.columns, blocks = (count + block_elements - 1) / block_elements;
+    int64_t count = in.rows * in.columns, blocks = (count + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
     CHECK(optimizer_dense(in, -1, count));
     struct optimizer_job job = {.cpu = cpu, .in = optimizer_array_of(in, (struct tensor){0})};
     TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)blocks * sizeof *job.sums, &job.sums));
-    parallel_for(cpu, count, block_elements, optimizer_square_sum_task, &job);
+    parallel_for(cpu, count, BLOCK_ELEMENTS, optimizer_square_sum_task, &job);
     for (int64_t i = 0; i < blocks; i++) *sum += job.sums[i].squares;
     return OK;
 }
@@ -116,7 +116,7 @@ static void optimizer_digest_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
     size_t begin = (size_t)range.first * 8, bytes = (size_t)(range.end - range.first) * 8;
     if (begin + bytes > job->byte_count) bytes = job->byte_count - begin;
-    job->sums[range.first / block_elements].words =
+    job->sums[range.first / BLOCK_ELEMENTS].words =
         job->cpu->simd.digest(job->bytes + begin, bytes, job->first + (uint64_t)range.first);
 }
 
@@ -124,10 +124,10 @@ status cpu_digest(struct backend *backend, struct tensor in, uint64_t first, uin
     struct cpu_backend *cpu = cpu_of(backend);
     CHECK(tensor_fits(in) && tensor_dense(in));
     size_t bytes = (size_t)(in.rows * in.columns) * element_size(in.type);
-    int64_t words = (int64_t)((bytes + 7) / 8), blocks = (words + block_elements - 1) / block_elements;
+    int64_t words = (int64_t)((bytes + 7) / 8), blocks = (words + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
     struct optimizer_job job = {.cpu = cpu, .bytes = tensor_row(in, 0), .byte_count = bytes, .first = first};
     TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)blocks * sizeof *job.sums, &job.sums));
-    parallel_for(cpu, words, block_elements, optimizer_digest_task, &job);
+    parallel_for(cpu, words, BLOCK_ELEMENTS, optimizer_digest_task, &job);
     for (int64_t i = 0; i < blocks; i++) *sum += job.sums[i].words;
     return OK;
 }
@@ -137,8 +137,8 @@ status cpu_digest(struct backend *backend, struct tensor in, uint64_t first, uin
 static void optimizer_adamw_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
     const struct simd *simd = &job->cpu->simd;
-    float parts[4][part_elements];
-    for (int64_t at = range.first; at < range.end; at += part_elements) {
+    float parts[4][PART_ELEMENTS];
+    for (int64_t at = range.first; at < range.end; at += PART_ELEMENTS) {
         size_t count = optimizer_part(at, range.end);
         float *param = optimizer_read(simd, &job->param, at, count, parts[0]);
         float *grad = optimizer_read(simd, &job->grad, at, count, parts[1]);
@@ -184,7 +184,7 @@ status cpu_adamw(struct backend *backend, const struct adamw_range *ranges, size
         job.exp_avg_sq = optimizer_array_of(r->exp_avg_sq, none);
         job.offset = (uint64_t)r->offset;
         job.factors.decay = r->decay ? (float)(1 - options->lr * options->weight_decay) : 1.0f;
-        parallel_for(cpu_of(backend), elements, block_elements, optimizer_adamw_task, &job);
+        parallel_for(cpu_of(backend), elements, BLOCK_ELEMENTS, optimizer_adamw_task, &job);
     }
     return OK;
 }
@@ -194,8 +194,8 @@ status cpu_adamw(struct backend *backend, const struct adamw_range *ranges, size
 static void optimizer_ema_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
     const struct simd *simd = &job->cpu->simd;
-    float parts[2][part_elements];
-    for (int64_t at = range.first; at < range.end; at += part_elements) {
+    float parts[2][PART_ELEMENTS];
+    for (int64_t at = range.first; at < range.end; at += PART_ELEMENTS) {
         size_t count = optimizer_part(at, range.end);
         float *average = optimizer_read(simd, &job->average, at, count, parts[0]);
         simd->ema(average, optimizer_read(simd, &job->in, at, count, parts[1]), count, job->weight);
@@ -211,7 +211,7 @@ status cpu_ema(struct backend *backend, struct tensor average, struct tensor ave
                                 .in = optimizer_array_of(in, in_remainder),
                                 .average = optimizer_array_of(average, average_remainder),
                                 .weight = (float)(1 - decay)};
-    parallel_for(cpu_of(backend), count, block_elements, optimizer_ema_task, &job);
+    parallel_for(cpu_of(backend), count, BLOCK_ELEMENTS, optimizer_ema_task, &job);
     return OK;
 }
 
@@ -233,7 +233,7 @@ static status optimizer_pairs(struct cpu_backend *cpu, struct tensor high, struc
     struct optimizer_array pairs = optimizer_array_of(high, remainder);
     struct optimizer_array plain = optimizer_array_of(values, (struct tensor){0});
     struct optimizer_job job = {.cpu = cpu, .in = join ? pairs : plain, .average = join ? plain : pairs};
-    parallel_for(cpu, count, block_elements, optimizer_pairs_task, &job);
+    parallel_for(cpu, count, BLOCK_ELEMENTS, optimizer_pairs_task, &job);
     return OK;
 }
 

@@ -48,7 +48,7 @@ void cpu_kv_cache_free(struct backend *backend, struct kv_cache **cache) {
 
 // ---- rope ----
 
-enum { rope_block = kv_block }; // tokens per task; consecutive tokens mostly fill one block of keys
+enum { ROPE_BLOCK = KV_BLOCK }; // tokens per task; consecutive tokens mostly fill one block of keys
 
 struct rope_job {
     const struct cpu_backend *cpu;
@@ -57,7 +57,7 @@ struct rope_job {
     struct heads heads;
     const struct kv_cache *cache; // NULL in the gradient: nothing is written
     int layer;
-    float *scratch; // scratch_size floats for each thread: cosines and sines; rope_block rows, unless qkv is F32
+    float *scratch; // scratch_size floats for each thread: cosines and sines; ROPE_BLOCK rows, unless qkv is F32
     int64_t scratch_size;
 };
 
@@ -77,11 +77,11 @@ static const float *rope_factors(const struct rope_table *table, struct tensor v
 static void rope_rows(void *context, struct task_range range) {
     const struct rope_job *job = context;
     const struct tensor *qkv = &job->qkv;
-    assert(range.end - range.first <= rope_block);
+    assert(range.end - range.first <= ROPE_BLOCK);
     bool convert = qkv->type != ELEMENT_F32;
     int size = job->heads.size;
     int64_t query_size = (int64_t)job->heads.query * size, key_size = (int64_t)job->heads.key * size;
-    int32_t slots[rope_block] = {0};
+    int32_t slots[ROPE_BLOCK] = {0};
     int64_t stride = convert ? qkv->columns : qkv->stride;
     float *factors = job->scratch + range.thread * job->scratch_size;
     float *rows = convert ? factors + kv_block_align(size) : tensor_f32(*qkv, range.first);
@@ -108,21 +108,21 @@ static void rope_rows(void *context, struct task_range range) {
     // over heads is outside, so that a block of keys stays in the first-level cache while its rows are filled.
     const int width = job->cache->width;
     const int64_t count = range.end - range.first;
-    bool block = count == kv_block && slots[0] >= 0 && slots[0] % kv_block == 0; // the rows fill one, in its order
-    for (int i = 1; i < kv_block && block; i++) block = slots[i] == slots[0] + i;
+    bool block = count == KV_BLOCK && slots[0] >= 0 && slots[0] % KV_BLOCK == 0; // the rows fill one, in its order
+    for (int i = 1; i < KV_BLOCK && block; i++) block = slots[i] == slots[0] + i;
     for (int64_t i = 0; i < count; i++) assert(slots[i] >= -1 && slots[i] < job->cache->rows);
     for (int head = 0; head < job->heads.key; head++) {
         float *head_keys = kv_cache_keys(job->cache, job->layer, head);
         float *head_values = kv_cache_values(job->cache, job->layer, head);
         const float *keys = rows + query_size + head * size, *values = keys + key_size;
         if (block)
-            job->cpu->simd.transpose((uint32_t *)(head_keys + (int64_t)slots[0] * size), kv_block,
-                                     (const uint32_t *)keys, stride, kv_block, size);
+            job->cpu->simd.transpose((uint32_t *)(head_keys + (int64_t)slots[0] * size), KV_BLOCK,
+                                     (const uint32_t *)keys, stride, KV_BLOCK, size);
         for (int64_t i = 0; i < count; i++) {
             if (slots[i] < 0) continue;
-            float *column = head_keys + slots[i] / kv_block * kv_block * size + slots[i] % kv_block;
+            float *column = head_keys + slots[i] / KV_BLOCK * KV_BLOCK * size + slots[i] % KV_BLOCK;
             if (!block)
-                for (int d = 0; d < size; d++) column[d * kv_block] = keys[i * stride + d];
+                for (int d = 0; d < size; d++) column[d * KV_BLOCK] = keys[i * stride + d];
             memcpy(head_values + (int64_t)slots[i] * width, values + i * stride, (size_t)size * sizeof *values);
         }
     }
@@ -131,10 +131,10 @@ static void rope_rows(void *context, struct task_range range) {
 static status rope_run(struct cpu_backend *cpu, struct rope_job *job) {
     job->cpu = cpu;
     job->scratch_size = kv_block_align(job->heads.size);
-    if (job->qkv.type != ELEMENT_F32) job->scratch_size += rope_block * job->qkv.columns;
+    if (job->qkv.type != ELEMENT_F32) job->scratch_size += ROPE_BLOCK * job->qkv.columns;
     size_t floats = (size_t)pool_threads(cpu->pool) * (size_t)job->scratch_size;
     TRY(cpu_scratch(cpu, SCRATCH_ROWS, floats * sizeof(float), &job->scratch));
-    parallel_for(cpu, job->qkv.rows, rope_block, rope_rows, job);
+    parallel_for(cpu, job->qkv.rows, ROPE_BLOCK, rope_rows, job);
     return OK;
 }
 

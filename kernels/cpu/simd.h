@@ -22,10 +22,10 @@ struct adamw_factors {
 };
 
 enum {
-    mass_limits = 8, // of row_mass_above
-    kv_block = 16,   // keys whose scores are computed at once
-    // Query rows are packed into panels [D][q_panel]: element (row, d) of a panel is at d * q_panel + row.
-    q_panel = 12,
+    MASS_LIMITS = 8, // of row_mass_above
+    KV_BLOCK = 16,   // keys whose scores are computed at once
+    // Query rows are packed into panels [D][Q_PANEL]: element (row, d) of a panel is at d * Q_PANEL + row.
+    Q_PANEL = 12,
 };
 
 // The elements of a row, in float32 or bfloat16.
@@ -68,8 +68,8 @@ struct simd {
     void (*ema)(float *average, const float *in, size_t count, float weight);
 
     // attention_tiles.inc. Scores are read and written in whole blocks of 16 columns.
-    // out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q [size][q_panel] is one panel,
-    // rows <= q_panel.
+    // out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q [size][Q_PANEL] is one panel,
+    // rows <= Q_PANEL.
     void (*qk_tile)(float *out, int64_t stride, const float *q, int rows, const float *keys, int64_t blocks, int size,
                     float scale);
     // out[r][c] += sum over i < inner of a[r row_step + i inner_step] b[i][c]; columns is a multiple of 16.
@@ -116,8 +116,8 @@ struct simd {
     // out = factor * exp((x - shift) * rate); out may be x.
     void (*row_scaled_exp)(float *out, const float *x, int64_t count, float shift, float rate, float factor);
     // masses[j] = the sum of exp((x - shift) * rate) over x >= limits[j].
-    void (*row_mass_above)(const float *x, int64_t count, float shift, float rate, const float limits[mass_limits],
-                           double masses[mass_limits]);
+    void (*row_mass_above)(const float *x, int64_t count, float shift, float rate, const float limits[MASS_LIMITS],
+                           double masses[MASS_LIMITS]);
     // Writes the indices of x >= limit in ascending order. Returns how many there are, or max_indices + 1 if there are
     // more than max_indices.
     int64_t (*row_compact_ge)(const float *x, int64_t count, float limit, int32_t *indices, int64_t max_indices);

@@ -280,8 +280,8 @@ V16 float v16_reduce_add(v16 x) {
 
 #undef V16_OF_TWO
 
-enum { v16_lanes = 16 };
-static_assert(sizeof(v16) == v16_lanes * sizeof(float), "a v16 is stored as sixteen floats");
+enum { V16_LANES = 16 };
+static_assert(sizeof(v16) == V16_LANES * sizeof(float), "a v16 is stored as sixteen floats");
 static_assert(sizeof(float) == sizeof(uint32_t), "a lane's bits are read as 32-bit integers");
 
 // What the functions above return:

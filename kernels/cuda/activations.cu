@@ -1,4 +1,4 @@
-// The activations SwiGLU, GeGLU, GELU and quick GELU and their gradients. A thread works on one octet of a row; results
+// The activations SwiGLU, GeGLU, GELU and quick GELU and their gradients. A thread works on one OCTET of a row; results
 // may lie where the operands lie.
 #include "kernels/cuda/rows.h"
 
@@ -29,34 +29,34 @@ template <enum activation kind> DEVICE float activation_derivative(float x, floa
 }
 
 template <enum activation kind, int layout>
-__global__ void __launch_bounds__(row_threads, 8) activation_kernel(struct activation_args a) {
-    int64_t i = grid_unit() * octet;
+__global__ void __launch_bounds__(ROW_THREADS, 8) activation_kernel(struct activation_args a) {
+    int64_t i = grid_unit() * OCTET;
     if (i >= a.columns) return;
     for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float x[octet], up[octet];
+        float x[OCTET], up[OCTET];
         octet_load<layout>(x, a.in, row, i, a.columns);
         if (activation_has_gate<kind>) octet_load<layout>(up, a.up, row, i, a.columns);
 #pragma unroll
-        for (int e = 0; e < octet; e++) x[e] = mul_rn(x[e], activation_factor<kind>(x[e]));
+        for (int e = 0; e < OCTET; e++) x[e] = mul_rn(x[e], activation_factor<kind>(x[e]));
         if (kind == ACTIVATION_SWIGLU) octet_round<layout>(x, a.in);
 #pragma unroll
-        for (int e = 0; e < octet; e++)
+        for (int e = 0; e < OCTET; e++)
             if (activation_has_gate<kind>) x[e] = mul_rn(x[e], up[e]);
         octet_store<layout>(a.out, row, i, a.columns, x);
     }
 }
 
 template <enum activation kind, int layout>
-__global__ void __launch_bounds__(row_threads, 8) activation_grad_kernel(struct activation_args a) {
-    int64_t i = grid_unit() * octet;
+__global__ void __launch_bounds__(ROW_THREADS, 8) activation_grad_kernel(struct activation_args a) {
+    int64_t i = grid_unit() * OCTET;
     if (i >= a.columns) return;
     for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float x[octet], up[octet], grad[octet], value[octet];
+        float x[OCTET], up[OCTET], grad[OCTET], value[OCTET];
         octet_load<layout>(x, a.in, row, i, a.columns);
         if (activation_has_gate<kind>) octet_load<layout>(up, a.up, row, i, a.columns);
         octet_load<layout>(grad, a.grad_out, row, i, a.columns);
 #pragma unroll
-        for (int e = 0; e < octet; e++) {
+        for (int e = 0; e < OCTET; e++) {
             float factor = activation_factor<kind>(x[e]), derivative = activation_derivative<kind>(x[e], factor);
             value[e] = mul_rn(x[e], factor);
             x[e] = mul_rn(activation_has_gate<kind> ? mul_rn(grad[e], up[e]) : grad[e], derivative);
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(row_threads, 8) activation_grad_kernel(struct 
         if (activation_has_gate<kind>) {
             if (kind == ACTIVATION_SWIGLU) octet_round<layout>(value, a.in);
 #pragma unroll
-            for (int e = 0; e < octet; e++) value[e] = mul_rn(grad[e], value[e]);
+            for (int e = 0; e < OCTET; e++) value[e] = mul_rn(grad[e], value[e]);
             octet_store<layout>(a.grad_up, row, i, a.columns, value);
         }
         octet_store<layout>(a.grad_in, row, i, a.columns, x);
@@ -77,9 +77,9 @@ template <enum activation kind, int layout>
 static void activation_launch(struct cuda_backend *cuda, const struct activation_args *args) {
     dim3 grid = grid_of(octets_of(args->columns), args->rows);
     if (args->grad_in.data)
-        LAUNCH((activation_grad_kernel<kind, layout>), grid, row_threads, 0, cuda->stream, *args);
+        LAUNCH((activation_grad_kernel<kind, layout>), grid, ROW_THREADS, 0, cuda->stream, *args);
     else
-        LAUNCH((activation_kernel<kind, layout>), grid, row_threads, 0, cuda->stream, *args);
+        LAUNCH((activation_kernel<kind, layout>), grid, ROW_THREADS, 0, cuda->stream, *args);
 }
 
 template <int layout>

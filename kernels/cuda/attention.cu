@@ -8,14 +8,14 @@
 #include "kernels/cuda/attention_device.h"
 
 enum {
-    divide_threads = decode_max_rows,
-    merge_threads = 64,
-    blocks_per_processor = 4,
+    DIVIDE_THREADS = MAX_DECODE_ROWS,
+    MERGE_THREADS = 64,
+    BLOCKS_PER_PROCESSOR = 4,
 };
 
 // The shared memory of a block: the query rows of a tile, and two blocks of keys and of values.
 template <int D>
-constexpr size_t attention_shared = (size_t)(tile_rows + 4 * key_block) * (D + 8) * sizeof(struct bf16);
+constexpr size_t attention_shared = (size_t)(TILE_ROWS + 4 * KEY_BLOCK) * (D + 8) * sizeof(struct bf16);
 
 // ---- packed ----
 
@@ -24,9 +24,9 @@ constexpr size_t attention_shared = (size_t)(tile_rows + 4 * key_block) * (D + 8
 template <int D>
 DEVICE void load_step(struct bf16 *to, const struct bf16 *keys, const struct bf16 *values, int64_t begin, int count,
                       int block) {
-    int left = count - block * key_block;
-    load_rows<D, key_block>(to, keys + (begin + block * key_block) * D, left);
-    load_rows<D, key_block>(to + key_block * (D + 8), values + (begin + block * key_block) * D, left);
+    int left = count - block * KEY_BLOCK;
+    load_rows<D, KEY_BLOCK>(to, keys + (begin + block * KEY_BLOCK) * D, left);
+    load_rows<D, KEY_BLOCK>(to + KEY_BLOCK * (D + 8), values + (begin + block * KEY_BLOCK) * D, left);
     cp_async_commit();
 }
 
@@ -53,14 +53,14 @@ DEVICE void tile_store(const struct attention_args *a, const struct attention_ti
 
 // A block for each tile, the last tile first: it has the most keys; and for each key head.
 template <int D, bool window>
-__global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct attention_args a) {
+__global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_kernel(struct attention_args a) {
     struct attention_tile tile = a.tiles[a.tile_count - 1 - (int)blockIdx.x];
     int key_head = (int)blockIdx.y, group = a.heads / a.key_heads, warp = (int)threadIdx.x / 32;
     const struct bf16 *keys = (const struct bf16 *)a.keys + key_head * a.cache_rows * D;
     const struct bf16 *values = (const struct bf16 *)a.values + key_head * a.cache_rows * D;
-    struct bf16 *q = (struct bf16 *)dynamic_shared(), *stages = q + tile_rows * (D + 8);
+    struct bf16 *q = (struct bf16 *)dynamic_shared(), *stages = q + TILE_ROWS * (D + 8);
     int own = tile_end(&tile, tile.rows - 1, group), first[2] = {0, 0}, end[2];
-    int first_step = window ? tile_first(&tile, 0, group) / key_block : 0;
+    int first_step = window ? tile_first(&tile, 0, group) / KEY_BLOCK : 0;
     int steps = tile_steps_of(tile.prefix_len) + tile_steps_of(own) - first_step;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct att
         end[i] = row < tile.rows ? tile_end(&tile, row, group) : 0;
     }
     struct tile_step step = tile_step_of(&tile, first_step, own, 0);
-    load_queries<D, tile_rows>(q, a.qkv, a.qkv_stride, a.qkv_aligned, &tile, 0, group, key_head);
+    load_queries<D, TILE_ROWS>(q, a.qkv, a.qkv_stride, a.qkv_aligned, &tile, 0, group, key_head);
     load_step<D>(stages, keys, values, step.begin, step.count, 0);
     float total[column_tiles<D>][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0},
                                      scale_log2 = mul_rn(a.scale, log2_e);
@@ -79,17 +79,17 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_kernel(struct att
     for (int block = 0; block < steps; block++) {
         cp_async_wait<0>();
         __syncthreads(); // the step is there, and nobody reads the other stage any more
-        const struct bf16 *stage = stages + block % 2 * 2 * key_block * (D + 8);
+        const struct bf16 *stage = stages + block % 2 * 2 * KEY_BLOCK * (D + 8);
         struct tile_step next = tile_step_of(&tile, first_step, own, block + 1);
         if (block + 1 < steps)
-            load_step<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, next.begin, next.count, 0);
+            load_step<D>(stages + (block + 1) % 2 * 2 * KEY_BLOCK * (D + 8), keys, values, next.begin, next.count, 0);
         int seen[2], hidden[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             seen[i] = (step.is_prefix ? tile.prefix_len : end[i]) - step.first;
             hidden[i] = (step.is_prefix ? 0 : first[i]) - step.first;
         }
-        chunk_add<D, window>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), hidden, seen,
+        chunk_add<D, window>(&chunk, q + warp * 16 * (D + 8), stage, stage + KEY_BLOCK * (D + 8), hidden, seen,
                              scale_log2);
         if (step.ends_chunk) {
             float keep[2], take[2];
@@ -114,9 +114,9 @@ static status attention_packed(struct cuda_backend *cuda, const struct attention
                                const struct attention_args *args) {
     dim3 grid((unsigned)plan->tile_count, (unsigned)args->key_heads);
     if (plan->has_window)
-        LAUNCH((attention_kernel<D, true>), grid, tensor_threads, attention_shared<D>, cuda->stream, *args);
+        LAUNCH((attention_kernel<D, true>), grid, TENSOR_THREADS, attention_shared<D>, cuda->stream, *args);
     else
-        LAUNCH((attention_kernel<D, false>), grid, tensor_threads, attention_shared<D>, cuda->stream, *args);
+        LAUNCH((attention_kernel<D, false>), grid, TENSOR_THREADS, attention_shared<D>, cuda->stream, *args);
     return cuda_launched("attention");
 }
 
@@ -129,10 +129,10 @@ static status attention_packed(struct cuda_backend *cuda, const struct attention
 // What the blocks do is divided on the device, because a decode batch's spans change there.
 
 // The sums of one chunk for one query row: D outputs, then these two.
-enum { partial_max, partial_sum, partial_extra };
+enum { MAX_PARTIAL, PARTIAL_SUM, PARTIAL_EXTRA };
 
 DEVICE int decode_chunks_of(int keys) {
-    return (keys + chunk_keys - 1) / chunk_keys;
+    return (keys + CHUNK_KEYS - 1) / CHUNK_KEYS;
 }
 
 // For each tile, in shared memory.
@@ -169,7 +169,7 @@ DEVICE void decode_list_regions(struct decode_work *work, struct decode_sharing 
         begin += same;
     }
     for (int i = 0; i < count; i++)
-        decode_add_region(work, tiles[i].kv_begin, tiles[i].visible, decode_max_rows + i, 1, 0);
+        decode_add_region(work, tiles[i].kv_begin, tiles[i].visible, MAX_DECODE_ROWS + i, 1, 0);
 }
 
 // Makes a tile idle that sees more chunks than there is room for.
@@ -199,14 +199,14 @@ __global__ void attention_decode_divide_kernel(struct decode_work *work, struct 
     __syncthreads();
     if (self < count) {
         work->order[sharing[sharing[self].first].begin + sharing[self].rank] = self;
-        work->order[decode_max_rows + self] = self;
+        work->order[MAX_DECODE_ROWS + self] = self;
     }
 }
 
 status attention_plan_divide(struct cuda_backend *cuda, const struct attention_plan *plan) {
-    CHECK(plan->decode && plan->tile_count <= decode_max_rows);
-    int group = plan->heads.query / plan->heads.key, tokens = group < tile_rows ? tile_rows / group : 1;
-    LAUNCH(attention_decode_divide_kernel, 1, divide_threads, decode_max_rows * sizeof(struct decode_sharing),
+    CHECK(plan->decode && plan->tile_count <= MAX_DECODE_ROWS);
+    int group = plan->heads.query / plan->heads.key, tokens = group < TILE_ROWS ? TILE_ROWS / group : 1;
+    LAUNCH(attention_decode_divide_kernel, 1, DIVIDE_THREADS, MAX_DECODE_ROWS * sizeof(struct decode_sharing),
            cuda->stream, plan->decode, plan->tiles, plan->tile_count, tokens, cuda->reports);
     return cuda_launched("attention_plan_divide");
 }
@@ -220,7 +220,7 @@ struct decode_args {
 DEVICE float *decode_partial(const struct decode_args *g, int64_t tile, int head, int chunk) {
     const struct attention_args *a = &g->layer;
     const struct decode_sums *sums = &g->work->sums;
-    return sums->data + ((tile * a->heads + head) * sums->max_chunks + chunk) * (a->size + partial_extra);
+    return sums->data + ((tile * a->heads + head) * sums->max_chunks + chunk) * (a->size + PARTIAL_EXTRA);
 }
 
 // The region of a chunk: the last one that begins at it or before.
@@ -242,7 +242,7 @@ DEVICE void decode_load_queries(struct bf16 *to, const struct decode_args *g, co
                                 int key_head) {
     const struct attention_args *a = &g->layer;
     int group = a->heads / a->key_heads;
-    for (int i = (int)threadIdx.x; i < tile_rows * (D / 8); i += tensor_threads) {
+    for (int i = (int)threadIdx.x; i < TILE_ROWS * (D / 8); i += TENSOR_THREADS) {
         int row = i / (D / 8), column = i % (D / 8) * 8;
         const struct bf16 *head = NULL;
         if (row < region->tokens * group) {
@@ -271,25 +271,25 @@ DEVICE void decode_store(const struct decode_args *g, const struct decode_region
             to[n * 8 + 2 * (lane % 4) + 1] = chunk->out[n][2 * i + 1];
         }
         if (lane % 4 == 0) {
-            to[D + partial_max] = chunk->max[i];
-            to[D + partial_sum] = chunk->sum[i];
+            to[D + MAX_PARTIAL] = chunk->max[i];
+            to[D + PARTIAL_SUM] = chunk->sum[i];
         }
     }
 }
 
 // The blocks of a key head share the chunks.
-template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_decode_kernel(struct decode_args g) {
+template <int D> __global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_decode_kernel(struct decode_args g) {
     const struct attention_args a = g.layer;
     int key_head = (int)blockIdx.y, warp = (int)threadIdx.x / 32;
     const struct bf16 *keys = (const struct bf16 *)a.keys + key_head * a.cache_rows * D;
     const struct bf16 *values = (const struct bf16 *)a.values + key_head * a.cache_rows * D;
-    struct bf16 *q = (struct bf16 *)dynamic_shared(), *stages = q + tile_rows * (D + 8);
+    struct bf16 *q = (struct bf16 *)dynamic_shared(), *stages = q + TILE_ROWS * (D + 8);
     float scale_log2 = mul_rn(a.scale, log2_e);
     for (int at = (int)blockIdx.x; at < g.work->chunks; at += (int)gridDim.x) {
         struct decode_region region = decode_region_of(g.work, at);
-        int index = at - region.first_chunk, left = region.kv_len - index * chunk_keys;
-        int count = left < chunk_keys ? left : chunk_keys, blocks = (count + key_block - 1) / key_block;
-        int64_t begin = region.kv_begin + index * chunk_keys;
+        int index = at - region.first_chunk, left = region.kv_len - index * CHUNK_KEYS;
+        int count = left < CHUNK_KEYS ? left : CHUNK_KEYS, blocks = (count + KEY_BLOCK - 1) / KEY_BLOCK;
+        int64_t begin = region.kv_begin + index * CHUNK_KEYS;
         bool has_rows = warp * 16 < region.tokens * (a.heads / a.key_heads);
         decode_load_queries<D>(q, &g, &region, key_head);
         load_step<D>(stages, keys, values, begin, count, 0);
@@ -298,12 +298,12 @@ template <int D> __global__ void __launch_bounds__(tensor_threads, 2) attention_
         for (int block = 0; block < blocks; block++) {
             cp_async_wait<0>();
             __syncthreads(); // the keys are there, and nobody reads the other stage any more
-            const struct bf16 *stage = stages + block % 2 * 2 * key_block * (D + 8);
+            const struct bf16 *stage = stages + block % 2 * 2 * KEY_BLOCK * (D + 8);
             if (block + 1 < blocks)
-                load_step<D>(stages + (block + 1) % 2 * 2 * key_block * (D + 8), keys, values, begin, count, block + 1);
-            int seen = count - block * key_block, both[2] = {seen, seen};
+                load_step<D>(stages + (block + 1) % 2 * 2 * KEY_BLOCK * (D + 8), keys, values, begin, count, block + 1);
+            int seen = count - block * KEY_BLOCK, both[2] = {seen, seen};
             if (has_rows)
-                chunk_add<D, false>(&chunk, q + warp * 16 * (D + 8), stage, stage + key_block * (D + 8), NULL, both,
+                chunk_add<D, false>(&chunk, q + warp * 16 * (D + 8), stage, stage + KEY_BLOCK * (D + 8), NULL, both,
                                     scale_log2);
         }
         if (has_rows) {
@@ -321,12 +321,12 @@ __global__ void attention_decode_merge_kernel(struct decode_args g) {
     int head = (int)blockIdx.y;
     int chunks = decode_chunks_of(tile.prefix_len) + decode_chunks_of(tile.visible);
     struct bf16 *out = (struct bf16 *)a.out + tile.q_begin * a.out_stride + head * a.size;
-    for (int d = (int)threadIdx.x; d < a.size; d += merge_threads) {
+    for (int d = (int)threadIdx.x; d < a.size; d += MERGE_THREADS) {
         float max = -INFINITY, sum = 0, total = 0;
         for (int chunk = 0; chunk < chunks; chunk++) {
             const float *from = decode_partial(&g, blockIdx.x, head, chunk);
             float keep, take;
-            chunk_merge_sums(&max, &sum, from[a.size + partial_max], from[a.size + partial_sum], &keep, &take);
+            chunk_merge_sums(&max, &sum, from[a.size + MAX_PARTIAL], from[a.size + PARTIAL_SUM], &keep, &take);
             total = chunk_merge(total, from[d], keep, take);
         }
         out[d] = bf16_from_f32(chunks > 0 ? mul_rn(total, div_rn(1.0f, sum)) : 0.0f);
@@ -338,11 +338,11 @@ template <int D>
 static void attention_decode_launch(struct cuda_backend *cuda, const struct attention_plan *plan,
                                     const struct decode_args *args) {
     // How many chunks there are is known on the host only if the spans came from there.
-    int key_heads = args->layer.key_heads, blocks = cuda->processors * blocks_per_processor / key_heads;
+    int key_heads = args->layer.key_heads, blocks = cuda->processors * BLOCKS_PER_PROCESSOR / key_heads;
     int most = plan->kv_end > 0 ? 2 * plan->tile_count * plan->sums.max_chunks : blocks;
     if (blocks > most) blocks = most;
     if (blocks < 1) blocks = 1;
-    LAUNCH(attention_decode_kernel<D>, dim3((unsigned)blocks, (unsigned)key_heads), tensor_threads, attention_shared<D>,
+    LAUNCH(attention_decode_kernel<D>, dim3((unsigned)blocks, (unsigned)key_heads), TENSOR_THREADS, attention_shared<D>,
            cuda->stream, *args);
 }
 
@@ -386,7 +386,7 @@ status cuda_attention(struct backend *backend, struct tensor out, struct tensor 
     if (!plan->decode) return ATTENTION_OF_SIZE(heads.size, attention_packed)(cuda, plan, &args);
     struct decode_args decode = {args, plan->decode};
     ATTENTION_OF_SIZE(heads.size, attention_decode_launch)(cuda, plan, &decode);
-    LAUNCH(attention_decode_merge_kernel, dim3((unsigned)plan->tile_count, (unsigned)heads.query), merge_threads, 0,
+    LAUNCH(attention_decode_merge_kernel, dim3((unsigned)plan->tile_count, (unsigned)heads.query), MERGE_THREADS, 0,
            cuda->stream, decode);
     return cuda_launched("attention");
 }

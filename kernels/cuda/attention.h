@@ -7,11 +7,10 @@
 #include "kernels/cuda/cuda.h"
 
 enum {
-    tile_rows = 64,   // query rows of a tile
-    key_block = 64,   // keys that are scored at a time, counted from the first key of a prefix or of own rows
-    chunk_keys = 512, // keys with a softmax of their own, counted likewise; chunks are merged in order
-    part_tiles = 64,  // tiles whose rows one block adds to the gradients of a block of keys
-    decode_max_rows = MAX_DECODE_ROWS, // tokens of a plan that is divided on the device
+    TILE_ROWS = 64,   // query rows of a tile
+    KEY_BLOCK = 64,   // keys that are scored at a time, counted from the first key of a prefix or of own rows
+    CHUNK_KEYS = 512, // keys with a softmax of their own, counted likewise; chunks are merged in order
+    PART_TILES = 64,  // tiles whose rows one block adds to the gradients of a block of keys
 };
 
 // Keys and values [layers][K][rows][D] in the type of qkv.
@@ -45,7 +44,7 @@ struct grad_part {
     int32_t is_prefix;
 };
 
-// Cache rows to which all of some tokens attend: a prefix and up to tile_rows rows of the tokens behind it, or the own
+// Cache rows to which all of some tokens attend: a prefix and up to TILE_ROWS rows of the tokens behind it, or the own
 // cache rows of one token.
 struct decode_region {
     int32_t kv_begin, kv_len;
@@ -65,8 +64,8 @@ struct decode_sums {
 struct decode_work {
     struct decode_sums sums;
     int32_t regions, chunks;
-    int32_t order[2 * decode_max_rows]; // indices of tiles: sorted by prefix, then once more as they stand
-    struct decode_region region[2 * decode_max_rows];
+    int32_t order[2 * MAX_DECODE_ROWS]; // indices of tiles: sorted by prefix, then once more as they stand
+    struct decode_region region[2 * MAX_DECODE_ROWS];
 };
 
 struct attention_plan {
@@ -96,7 +95,7 @@ bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads, 
 // The address of a layer's keys or values, [K][rows][D].
 void *kv_cache_layer(const struct kv_cache *cache, const struct buffer *of, int layer);
 
-// *out = a plan of `rows` tokens, at most decode_max_rows, all idle. Its tiles are on the device: whoever decodes sets
+// *out = a plan of `rows` tokens, at most MAX_DECODE_ROWS, all idle. Its tiles are on the device: whoever decodes sets
 // the prefix, kv_begin and visible of tile i for row i of qkv, and then calls attention_plan_divide. The caller frees
 // it with attention_plan_free. UNAVAILABLE.
 status attention_plan_for_decoding(struct cuda_backend *cuda, struct attention_plan **out, struct heads heads,

@@ -11,7 +11,7 @@
 
 static const float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 
-enum { tensor_threads = 128 }; // four warps, sixteen rows each
+enum { TENSOR_THREADS = 128 }; // four warps, sixteen rows each
 
 // The matrices of eight columns side by side in a product.
 template <int columns> constexpr size_t column_tiles = (size_t)columns / 8;
@@ -44,7 +44,7 @@ struct attention_grad_args {
     const struct grad_block *blocks;
     const struct grad_part *parts;
     int block_count, part_count;
-    float *partial; // [K][part_count][2][key_block][D]: gradients of keys, of values
+    float *partial; // [K][part_count][2][KEY_BLOCK][D]: gradients of keys, of values
 };
 
 // ---- elements ----
@@ -112,7 +112,7 @@ struct tile_step {
 };
 
 DEVICE int tile_steps_of(int keys) {
-    return (keys + key_block - 1) / key_block;
+    return (keys + KEY_BLOCK - 1) / KEY_BLOCK;
 }
 
 // The last row of the tile sees its own rows up to `own`, and the first row its own rows from the step `first` on.
@@ -120,11 +120,11 @@ DEVICE struct tile_step tile_step_of(const struct attention_tile *tile, int firs
     struct tile_step step;
     int before = tile_steps_of(tile->prefix_len);
     step.is_prefix = block < before;
-    step.first = (step.is_prefix ? block : block - before + first) * key_block;
+    step.first = (step.is_prefix ? block : block - before + first) * KEY_BLOCK;
     int keys = step.is_prefix ? tile->prefix_len : own;
     step.begin = (step.is_prefix ? tile->prefix_begin : tile->kv_begin) + step.first;
-    step.count = keys - step.first < key_block ? keys - step.first : key_block;
-    step.ends_chunk = (step.first + key_block) % chunk_keys == 0 || step.first + key_block >= keys;
+    step.count = keys - step.first < KEY_BLOCK ? keys - step.first : KEY_BLOCK;
+    step.ends_chunk = (step.first + KEY_BLOCK) % CHUNK_KEYS == 0 || step.first + KEY_BLOCK >= keys;
     return step;
 }
 
@@ -141,7 +141,7 @@ DEVICE void load_eight(struct bf16 *to, const struct bf16 *from, bool aligned) {
 // to[row] = from[row] of `rows` dense rows of D elements, for row < there; zeros for the rest. The rows of `from` are
 // aligned.
 template <int D, int rows> DEVICE void load_rows(struct bf16 *to, const struct bf16 *from, int there) {
-    for (int i = (int)threadIdx.x; i < rows * (D / 8); i += tensor_threads) {
+    for (int i = (int)threadIdx.x; i < rows * (D / 8); i += TENSOR_THREADS) {
         int row = i / (D / 8), column = i % (D / 8) * 8;
         cp_async16(to + row * (D + 8) + column, row < there ? from + row * D + column : from, row < there ? 16 : 0);
     }
@@ -151,7 +151,7 @@ template <int D, int rows> DEVICE void load_rows(struct bf16 *to, const struct b
 template <int D, int rows>
 DEVICE void load_queries(struct bf16 *to, const void *from, int64_t stride, bool aligned,
                          const struct attention_tile *tile, int first, int group, int key_head) {
-    for (int i = (int)threadIdx.x; i < rows * (D / 8); i += tensor_threads) {
+    for (int i = (int)threadIdx.x; i < rows * (D / 8); i += TENSOR_THREADS) {
         int row = first + i / (D / 8), column = i % (D / 8) * 8;
         const struct bf16 *head = NULL;
         if (row < tile->rows)
@@ -231,10 +231,10 @@ template <int D, bool window>
 DEVICE void chunk_add(struct chunk_sums<D> *chunk, const struct bf16 *q, const struct bf16 *keys,
                       const struct bf16 *values, const int first[2], const int end[2], float scale_log2) {
     int column = 2 * (lane_id() % 4);
-    float p[key_block / 8][4], max[2] = {chunk->max[0], chunk->max[1]}, fade[2];
-    tile_scores<D, key_block>(p, q, keys);
+    float p[KEY_BLOCK / 8][4], max[2] = {chunk->max[0], chunk->max[1]}, fade[2];
+    tile_scores<D, KEY_BLOCK>(p, q, keys);
 #pragma unroll
-    for (int j = 0; j < key_block / 8; j++)
+    for (int j = 0; j < KEY_BLOCK / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int key = j * 8 + column + e % 2;
@@ -251,7 +251,7 @@ DEVICE void chunk_add(struct chunk_sums<D> *chunk, const struct bf16 *q, const s
         chunk->sum[i] = mul_rn(chunk->sum[i], fade[i]);
     }
 #pragma unroll
-    for (int j = 0; j < key_block / 8; j++)
+    for (int j = 0; j < KEY_BLOCK / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             p[j][e] = p[j][e] == -INFINITY ? 0.0f : exp2_approx(add_rn(p[j][e], -max[e / 2]));
@@ -261,7 +261,7 @@ DEVICE void chunk_add(struct chunk_sums<D> *chunk, const struct bf16 *q, const s
     for (int n = 0; n < D / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) chunk->out[n][e] = mul_rn(chunk->out[n][e], fade[e / 2]);
-    tile_add<D, key_block>(chunk->out, p, values);
+    tile_add<D, KEY_BLOCK>(chunk->out, p, values);
 }
 
 // Completes the sums of exponentials over the columns.
@@ -326,7 +326,7 @@ DEVICE const struct grad_block *grad_block_of(const struct attention_grad_args *
 // Whether tensor cores compute attention for these heads: it depends on nothing else, since the bits differ.
 static inline bool attention_on_tensor_cores(struct heads heads, enum element type) {
     return type == ELEMENT_BF16 && (heads.size == 64 || heads.size == 80 || heads.size == 128) &&
-           heads.query / heads.key <= tile_rows;
+           heads.query / heads.key <= TILE_ROWS;
 }
 
 // Fills the arguments of a layer (attention.cu).

@@ -7,9 +7,9 @@
 #include "kernels/cuda/attention_device.h"
 
 enum {
-    delta_threads = 128,
-    reduce_threads = 128,
-    query_step = 32, // query rows that are added to the gradients of a block of keys at a time
+    DELTA_THREADS = 128,
+    REDUCE_THREADS = 128,
+    QUERY_STEP = 32, // query rows that are added to the gradients of a block of keys at a time
 };
 
 // ---- out . grad_out ----
@@ -18,7 +18,7 @@ enum {
 template <typename T> __global__ void attention_delta_kernel(struct attention_grad_args g) {
     const struct attention_args a = g.layer;
     int64_t token = blockIdx.x;
-    for (int head = (int)threadIdx.x / 32; head < a.heads; head += delta_threads / 32) {
+    for (int head = (int)threadIdx.x / 32; head < a.heads; head += DELTA_THREADS / 32) {
         const T *out = (const T *)a.out + token * a.out_stride + head * a.size;
         const T *grad_out = (const T *)g.grad_out + token * g.grad_out_stride + head * a.size;
         float sum = 0;
@@ -77,16 +77,16 @@ DEVICE void grad_store_queries(const struct attention_grad_args *g, const struct
 // A block for each tile, the last one first, and each key head. In shared memory: queries, gradients of outputs, two
 // blocks of keys, one of values. The next values are loaded once all warps have used these.
 template <int D, bool window>
-__global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kernel(struct attention_grad_args g) {
+__global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_grad_queries_kernel(struct attention_grad_args g) {
     const struct attention_args a = g.layer;
     struct attention_tile tile = a.tiles[a.tile_count - 1 - (int)blockIdx.x];
     int key_head = (int)blockIdx.y, group = a.heads / a.key_heads, own = tile_end(&tile, tile.rows - 1, group);
-    int first_step = window ? tile_first(&tile, 0, group) / key_block : 0;
+    int first_step = window ? tile_first(&tile, 0, group) / KEY_BLOCK : 0;
     int steps = tile_steps_of(tile.prefix_len) + tile_steps_of(own) - first_step;
     int first_row = (int)threadIdx.x / 32 * 16, column = 2 * (lane_id() % 4);
     const struct bf16 *keys = (const struct bf16 *)a.keys + key_head * a.cache_rows * D;
     const struct bf16 *values = (const struct bf16 *)a.values + key_head * a.cache_rows * D;
-    constexpr int tile_elements = tile_rows * (D + 8);
+    constexpr int tile_elements = TILE_ROWS * (D + 8);
     struct bf16 *q = (struct bf16 *)dynamic_shared(), *grad_out = q + tile_elements, *k = grad_out + tile_elements;
     struct bf16 *v = k + 2 * tile_elements;
     struct grad_row rows[2];
@@ -97,30 +97,30 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
         if (window) rows[i].begin = tile_first(&tile, row, group);
         rows[i].end = row < tile.rows ? tile_end(&tile, row, group) : 0;
     }
-    load_queries<D, tile_rows>(q, a.qkv, a.qkv_stride, a.qkv_aligned, &tile, 0, group, key_head);
-    load_queries<D, tile_rows>(grad_out, g.grad_out, g.grad_out_stride, g.grad_out_aligned, &tile, 0, group, key_head);
+    load_queries<D, TILE_ROWS>(q, a.qkv, a.qkv_stride, a.qkv_aligned, &tile, 0, group, key_head);
+    load_queries<D, TILE_ROWS>(grad_out, g.grad_out, g.grad_out_stride, g.grad_out_aligned, &tile, 0, group, key_head);
     struct tile_step step = tile_step_of(&tile, first_step, own, 0);
-    load_rows<D, key_block>(k, keys + step.begin * D, step.count);
-    load_rows<D, key_block>(v, values + step.begin * D, step.count);
+    load_rows<D, KEY_BLOCK>(k, keys + step.begin * D, step.count);
+    load_rows<D, KEY_BLOCK>(v, values + step.begin * D, step.count);
     cp_async_commit();
     float sums[column_tiles<D>][4], scale_log2 = mul_rn(a.scale, log2_e);
     tile_clear<D>(sums);
     for (int block = 0; block < steps; block++) {
         const struct bf16 *step_keys = k + block % 2 * tile_elements;
-        float p[key_block / 8][4], ds[key_block / 8][4];
+        float p[KEY_BLOCK / 8][4], ds[KEY_BLOCK / 8][4];
         cp_async_wait<0>();
         __syncthreads();
-        tile_scores<D, key_block>(ds, grad_out + first_row * (D + 8), v);
+        tile_scores<D, KEY_BLOCK>(ds, grad_out + first_row * (D + 8), v);
         __syncthreads(); // the values may be overwritten, and so may the other keys
         struct tile_step next = tile_step_of(&tile, first_step, own, block + 1);
         if (block + 1 < steps) {
-            load_rows<D, key_block>(k + (block + 1) % 2 * tile_elements, keys + next.begin * D, next.count);
-            load_rows<D, key_block>(v, values + next.begin * D, next.count);
+            load_rows<D, KEY_BLOCK>(k + (block + 1) % 2 * tile_elements, keys + next.begin * D, next.count);
+            load_rows<D, KEY_BLOCK>(v, values + next.begin * D, next.count);
             cp_async_commit();
         }
-        tile_scores<D, key_block>(p, q + first_row * (D + 8), step_keys);
+        tile_scores<D, KEY_BLOCK>(p, q + first_row * (D + 8), step_keys);
 #pragma unroll
-        for (int j = 0; j < key_block / 8; j++)
+        for (int j = 0; j < KEY_BLOCK / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int end = (step.is_prefix ? tile.prefix_len : rows[e / 2].end) - step.first;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
                 bool seen = key < end && (!window || step.is_prefix || key >= rows[e / 2].begin - step.first);
                 grad_of_score(&p[j][e], &ds[j][e], &rows[e / 2], seen, a.scale, scale_log2);
             }
-        tile_add<D, key_block>(sums, ds, step_keys);
+        tile_add<D, KEY_BLOCK>(sums, ds, step_keys);
         step = next;
     }
     grad_store_queries<D>(&g, &tile, key_head, sums);
@@ -138,24 +138,24 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_queries_kern
 
 // The query rows of one step, in shared memory.
 template <int D> struct grad_stage {
-    struct bf16 q[query_step][(size_t)D + 8], grad_out[query_step][(size_t)D + 8];
-    struct grad_row rows[query_step];
+    struct bf16 q[QUERY_STEP][(size_t)D + 8], grad_out[QUERY_STEP][(size_t)D + 8];
+    struct grad_row rows[QUERY_STEP];
 };
 
-// Starts the copy of query rows [first, first + query_step) of a tile, and finds which keys of the part's block they
+// Starts the copy of query rows [first, first + QUERY_STEP) of a tile, and finds which keys of the part's block they
 // see.
 template <int D>
 DEVICE void grad_load_stage(struct grad_stage<D> *stage, const struct attention_grad_args *g,
                             const struct grad_part *part, int step, int key_head) {
     const struct attention_args *a = &g->layer;
-    int group = a->heads / a->key_heads, steps_of_tile = tile_rows / query_step;
+    int group = a->heads / a->key_heads, steps_of_tile = TILE_ROWS / QUERY_STEP;
     struct attention_tile tile = a->tiles[part->first_tile + step / steps_of_tile];
-    int first = step % steps_of_tile * query_step, row = first + (int)threadIdx.x;
-    load_queries<D, query_step>(stage->q[0], a->qkv, a->qkv_stride, a->qkv_aligned, &tile, first, group, key_head);
-    load_queries<D, query_step>(stage->grad_out[0], g->grad_out, g->grad_out_stride, g->grad_out_aligned, &tile, first,
+    int first = step % steps_of_tile * QUERY_STEP, row = first + (int)threadIdx.x;
+    load_queries<D, QUERY_STEP>(stage->q[0], a->qkv, a->qkv_stride, a->qkv_aligned, &tile, first, group, key_head);
+    load_queries<D, QUERY_STEP>(stage->grad_out[0], g->grad_out, g->grad_out_stride, g->grad_out_aligned, &tile, first,
                                 group, key_head);
     cp_async_commit();
-    if (threadIdx.x >= query_step) return;
+    if (threadIdx.x >= QUERY_STEP) return;
     struct grad_row out = grad_row_of(g, &tile, row, key_head);
     if (row < tile.rows) {
         int begin = (part->is_prefix ? tile.prefix_begin : tile.kv_begin) - part->begin;
@@ -165,7 +165,7 @@ DEVICE void grad_load_stage(struct grad_stage<D> *stage, const struct attention_
     stage->rows[threadIdx.x] = out;
 }
 
-// Writes a part's gradients of the keys or the values of a block, [key_block][D].
+// Writes a part's gradients of the keys or the values of a block, [KEY_BLOCK][D].
 template <int D> DEVICE void grad_store_part(float *to, const float sums[column_tiles<D>][4]) {
     int lane = lane_id(), row = (int)threadIdx.x / 32 * 16 + lane / 4;
 #pragma unroll
@@ -176,17 +176,17 @@ template <int D> DEVICE void grad_store_part(float *to, const float sums[column_
 
 // A block for each part and key head. A warp has the scores of sixteen keys and the query rows of a step.
 template <int D>
-__global__ void __launch_bounds__(tensor_threads, 2) attention_grad_keys_kernel(struct attention_grad_args g) {
+__global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_grad_keys_kernel(struct attention_grad_args g) {
     const struct attention_args a = g.layer;
     struct grad_part part = g.parts[blockIdx.x];
     int key_head = (int)blockIdx.y, first_key = (int)threadIdx.x / 32 * 16, lane = lane_id();
-    int steps = part.tiles * (tile_rows / query_step);
+    int steps = part.tiles * (TILE_ROWS / QUERY_STEP);
     const struct bf16 *keys = (const struct bf16 *)a.keys + (key_head * a.cache_rows + part.begin) * D;
     const struct bf16 *values = (const struct bf16 *)a.values + (key_head * a.cache_rows + part.begin) * D;
-    struct bf16 *k = (struct bf16 *)dynamic_shared(), *v = k + key_block * (D + 8);
-    struct grad_stage<D> *stages = (struct grad_stage<D> *)(v + key_block * (D + 8));
-    load_rows<D, key_block>(k, keys, part.rows);
-    load_rows<D, key_block>(v, values, part.rows);
+    struct bf16 *k = (struct bf16 *)dynamic_shared(), *v = k + KEY_BLOCK * (D + 8);
+    struct grad_stage<D> *stages = (struct grad_stage<D> *)(v + KEY_BLOCK * (D + 8));
+    load_rows<D, KEY_BLOCK>(k, keys, part.rows);
+    load_rows<D, KEY_BLOCK>(v, values, part.rows);
     grad_load_stage<D>(&stages[0], &g, &part, 0, key_head);
     float grad_keys[column_tiles<D>][4], grad_values[column_tiles<D>][4], scale_log2 = mul_rn(a.scale, log2_e);
     tile_clear<D>(grad_keys);
@@ -196,23 +196,23 @@ __global__ void __launch_bounds__(tensor_threads, 2) attention_grad_keys_kernel(
         __syncthreads(); // the step is there, and nobody reads the other stage any more
         const struct grad_stage<D> *stage = &stages[step % 2];
         if (step + 1 < steps) grad_load_stage<D>(&stages[(step + 1) % 2], &g, &part, step + 1, key_head);
-        float p[query_step / 8][4], ds[query_step / 8][4];
-        tile_scores<D, query_step>(p, k + first_key * (D + 8), stage->q[0]);
-        tile_scores<D, query_step>(ds, v + first_key * (D + 8), stage->grad_out[0]);
+        float p[QUERY_STEP / 8][4], ds[QUERY_STEP / 8][4];
+        tile_scores<D, QUERY_STEP>(p, k + first_key * (D + 8), stage->q[0]);
+        tile_scores<D, QUERY_STEP>(ds, v + first_key * (D + 8), stage->grad_out[0]);
 #pragma unroll
-        for (int j = 0; j < query_step / 8; j++)
+        for (int j = 0; j < QUERY_STEP / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int key = first_key + lane / 4 + e / 2 * 8;
                 const struct grad_row *row = &stage->rows[j * 8 + 2 * (lane % 4) + e % 2];
                 grad_of_score(&p[j][e], &ds[j][e], row, key >= row->begin && key < row->end, a.scale, scale_log2);
             }
-        tile_add<D, query_step>(grad_values, p, stage->grad_out[0]);
-        tile_add<D, query_step>(grad_keys, ds, stage->q[0]);
+        tile_add<D, QUERY_STEP>(grad_values, p, stage->grad_out[0]);
+        tile_add<D, QUERY_STEP>(grad_keys, ds, stage->q[0]);
     }
-    float *to = g.partial + ((int64_t)key_head * g.part_count + blockIdx.x) * (2 * key_block * D);
+    float *to = g.partial + ((int64_t)key_head * g.part_count + blockIdx.x) * (2 * KEY_BLOCK * D);
     grad_store_part<D>(to, grad_keys);
-    grad_store_part<D>(to + key_block * D, grad_values);
+    grad_store_part<D>(to + KEY_BLOCK * D, grad_values);
 }
 
 // A block for each token and key head: the sum of the parts of the token's cache row, or zeros if no span names it.
@@ -222,12 +222,12 @@ __global__ void attention_grad_reduce_kernel(struct attention_grad_args g) {
     int key_head = (int)blockIdx.y;
     const struct grad_block *block = grad_block_of(&g, slot);
     struct bf16 *to = (struct bf16 *)g.grad_qkv + token * g.grad_qkv_stride + (a.heads + key_head) * a.size;
-    for (int i = (int)threadIdx.x; i < 2 * a.size; i += reduce_threads) {
+    for (int i = (int)threadIdx.x; i < 2 * a.size; i += REDUCE_THREADS) {
         int which = i / a.size, d = i % a.size; // 0: key, 1: value
         float sum = 0;
         for (int part = 0; block && part < block->parts; part++) {
             int64_t at = (int64_t)key_head * g.part_count + block->first_part + part;
-            sum = add_rn(sum, g.partial[((2 * at + which) * key_block + slot - block->begin) * a.size + d]);
+            sum = add_rn(sum, g.partial[((2 * at + which) * KEY_BLOCK + slot - block->begin) * a.size + d]);
         }
         to[which * a.key_heads * a.size + d] = bf16_from_f32(sum);
     }
@@ -239,17 +239,17 @@ template <int D>
 static status attention_grad_tensor(struct cuda_backend *cuda, const struct attention_plan *plan,
                                     const struct attention_grad_args *args) {
     unsigned key_heads = (unsigned)plan->heads.key;
-    size_t tile_bytes = (size_t)tile_rows * (D + 8) * sizeof(struct bf16);
+    size_t tile_bytes = (size_t)TILE_ROWS * (D + 8) * sizeof(struct bf16);
     size_t keys_shared = 2 * tile_bytes + 2 * sizeof(struct grad_stage<D>);
     dim3 queries((unsigned)plan->tile_count, key_heads);
     if (plan->has_window)
-        LAUNCH((attention_grad_queries_kernel<D, true>), queries, tensor_threads, 5 * tile_bytes, cuda->stream, *args);
+        LAUNCH((attention_grad_queries_kernel<D, true>), queries, TENSOR_THREADS, 5 * tile_bytes, cuda->stream, *args);
     else
-        LAUNCH((attention_grad_queries_kernel<D, false>), queries, tensor_threads, 5 * tile_bytes, cuda->stream, *args);
+        LAUNCH((attention_grad_queries_kernel<D, false>), queries, TENSOR_THREADS, 5 * tile_bytes, cuda->stream, *args);
     if (plan->part_count > 0)
-        LAUNCH(attention_grad_keys_kernel<D>, dim3((unsigned)plan->part_count, key_heads), tensor_threads, keys_shared,
+        LAUNCH(attention_grad_keys_kernel<D>, dim3((unsigned)plan->part_count, key_heads), TENSOR_THREADS, keys_shared,
                cuda->stream, *args);
-    LAUNCH(attention_grad_reduce_kernel, dim3((unsigned)plan->rows, key_heads), reduce_threads, 0, cuda->stream, *args);
+    LAUNCH(attention_grad_reduce_kernel, dim3((unsigned)plan->rows, key_heads), REDUCE_THREADS, 0, cuda->stream, *args);
     return cuda_launched("attention_grad");
 }
 
@@ -284,10 +284,10 @@ status cuda_attention_grad(struct backend *backend, struct tensor grad_qkv, stru
     args.part_count = plan->part_count;
     // Delta and, on tensor cores, the sums of parts.
     size_t deltas = ((size_t)rows * (size_t)heads.query + 63) / 64 * 64, partials = 0;
-    if (tensor_cores) partials = (size_t)plan->part_count * 2 * key_block * (size_t)(heads.size * heads.key);
+    if (tensor_cores) partials = (size_t)plan->part_count * 2 * KEY_BLOCK * (size_t)(heads.size * heads.key);
     TRY(cuda_scratch(cuda, CUDA_SCRATCH_ATTENTION, (deltas + partials) * sizeof(float), &args.delta));
     args.partial = args.delta + deltas;
-    LAUNCH_TYPE(qkv.type, attention_delta_kernel, (unsigned)rows, delta_threads, 0, cuda->stream, args);
+    LAUNCH_TYPE(qkv.type, attention_delta_kernel, (unsigned)rows, DELTA_THREADS, 0, cuda->stream, args);
     if (!tensor_cores) return attention_plain_grad(cuda, plan, &args, qkv.type);
     return ATTENTION_OF_SIZE(heads.size, attention_grad_tensor)(cuda, plan, &args);
 }

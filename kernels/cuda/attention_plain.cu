@@ -5,7 +5,7 @@
 // multiply-adds over d, every result one chain over cache rows (or query rows).
 #include "kernels/cuda/attention_device.h"
 
-enum { plain_keys = 128 }; // threads of a block, and keys or query rows in a step
+enum { PLAIN_KEYS = 128 }; // threads of a block, and keys or query rows in a step
 
 // The cache rows that a query row sees: the prefix and its own.
 struct plain_range {
@@ -43,7 +43,7 @@ template <typename T> __global__ void attention_plain_kernel(struct attention_ar
     const T *keys = (const T *)a.keys + key_head * a.cache_rows * a.size;
     const T *values = (const T *)a.values + key_head * a.cache_rows * a.size;
     float *q = (float *)dynamic_shared(), *out = q + a.size, *p = out + a.size;
-    for (int d = self; d < a.size; d += plain_keys) {
+    for (int d = self; d < a.size; d += PLAIN_KEYS) {
         q[d] = f32_from(query[d]);
         out[d] = 0;
     }
@@ -51,8 +51,8 @@ template <typename T> __global__ void attention_plain_kernel(struct attention_ar
     float max = -INFINITY, sum = 0, scale_log2 = mul_rn(a.scale, log2_e);
     for (int which = 0; which < 2; which++) {
         struct plain_range range = plain_range_of(&tile, row, group, which);
-        for (int first = 0; first < range.count; first += plain_keys) {
-            int count = range.count - first < plain_keys ? range.count - first : plain_keys;
+        for (int first = 0; first < range.count; first += PLAIN_KEYS) {
+            int count = range.count - first < PLAIN_KEYS ? range.count - first : PLAIN_KEYS;
             int64_t begin = (range.begin + first) * a.size;
             if (self < count) p[self] = mul_rn(plain_dot(q, keys + begin + self * a.size, a.size), scale_log2);
             __syncthreads();
@@ -64,7 +64,7 @@ template <typename T> __global__ void attention_plain_kernel(struct attention_ar
             float fade = before == -INFINITY ? 0.0f : exp2_approx(add_rn(before, -max));
             sum = mul_rn(sum, fade);
             for (int i = 0; i < count; i++) sum = add_rn(sum, p[i]);
-            for (int d = self; d < a.size; d += plain_keys) {
+            for (int d = self; d < a.size; d += PLAIN_KEYS) {
                 float total = mul_rn(out[d], fade);
                 for (int i = 0; i < count; i++) total = fma_rn(p[i], f32_from(values[begin + i * a.size + d]), total);
                 out[d] = total;
@@ -74,15 +74,15 @@ template <typename T> __global__ void attention_plain_kernel(struct attention_ar
     }
     float factor = sum > 0 ? div_rn(1.0f, sum) : sum; // 0: an idle row sees nothing; NaN stays
     T *to = (T *)a.out + token * a.out_stride + head * a.size;
-    for (int d = self; d < a.size; d += plain_keys) store_f32(&to[d], mul_rn(out[d], factor));
+    for (int d = self; d < a.size; d += PLAIN_KEYS) store_f32(&to[d], mul_rn(out[d], factor));
     if (a.lse && self == 0) a.lse[token * a.lse_stride + head] = lse_of(max, sum);
 }
 
 status attention_plain(struct cuda_backend *cuda, const struct attention_plan *plan, const struct attention_args *args,
                        enum element type) {
     dim3 grid((unsigned)plan->tile_count, (unsigned)plan->max_rows, (unsigned)args->key_heads);
-    size_t shared = (size_t)(2 * args->size + plain_keys) * sizeof(float);
-    LAUNCH_TYPE(type, attention_plain_kernel, grid, plain_keys, shared, cuda->stream, *args);
+    size_t shared = (size_t)(2 * args->size + PLAIN_KEYS) * sizeof(float);
+    LAUNCH_TYPE(type, attention_plain_kernel, grid, PLAIN_KEYS, shared, cuda->stream, *args);
     return cuda_launched("attention");
 }
 
@@ -113,7 +113,7 @@ template <typename T> __global__ void attention_plain_grad_queries_kernel(struct
     const T *keys = (const T *)a.keys + key_head * a.cache_rows * a.size;
     const T *values = (const T *)a.values + key_head * a.cache_rows * a.size;
     float *q = (float *)dynamic_shared(), *go = q + a.size, *dq = go + a.size, *ds = dq + a.size;
-    for (int d = self; d < a.size; d += plain_keys) {
+    for (int d = self; d < a.size; d += PLAIN_KEYS) {
         q[d] = f32_from(query[d]);
         go[d] = f32_from(grad_out[d]);
         dq[d] = 0;
@@ -122,8 +122,8 @@ template <typename T> __global__ void attention_plain_grad_queries_kernel(struct
     float lse = a.lse[token * a.lse_stride + head], delta = g.delta[token * a.heads + head];
     for (int which = 0; which < 2; which++) {
         struct plain_range range = plain_range_of(&tile, row, group, which);
-        for (int first = 0; first < range.count; first += plain_keys) {
-            int count = range.count - first < plain_keys ? range.count - first : plain_keys;
+        for (int first = 0; first < range.count; first += PLAIN_KEYS) {
+            int count = range.count - first < PLAIN_KEYS ? range.count - first : PLAIN_KEYS;
             int64_t begin = (range.begin + first) * a.size;
             if (self < count) {
                 float score = plain_dot(q, keys + begin + self * a.size, a.size);
@@ -131,13 +131,13 @@ template <typename T> __global__ void attention_plain_grad_queries_kernel(struct
                 ds[self] = plain_score_of(score, value, lse, delta, a.scale).grad;
             }
             __syncthreads();
-            for (int d = self; d < a.size; d += plain_keys)
+            for (int d = self; d < a.size; d += PLAIN_KEYS)
                 for (int i = 0; i < count; i++) dq[d] = fma_rn(ds[i], f32_from(keys[begin + i * a.size + d]), dq[d]);
             __syncthreads();
         }
     }
     T *to = (T *)g.grad_qkv + token * g.grad_qkv_stride + head * a.size;
-    for (int d = self; d < a.size; d += plain_keys) store_f32(&to[d], dq[d]);
+    for (int d = self; d < a.size; d += PLAIN_KEYS) store_f32(&to[d], dq[d]);
 }
 
 // ---- the gradients of keys and values ----
@@ -145,7 +145,7 @@ template <typename T> __global__ void attention_plain_grad_queries_kernel(struct
 // A block for each token and key head: the cache row of the token, in shared memory.
 struct plain_key {
     float *key, *value, *grad_key, *grad_value; // [D]
-    float *p, *ds;                              // [plain_keys], of query rows
+    float *p, *ds;                              // [PLAIN_KEYS], of query rows
 };
 
 // p and the gradient of the score of row `row` of a tile and the cache row `slot`; zeros if the row does not see it.
@@ -172,15 +172,15 @@ DEVICE void plain_add_tile(const struct attention_grad_args *g, const struct pla
                            const struct attention_tile *tile, int key_head, int is_prefix, int64_t slot) {
     const struct attention_args *a = &g->layer;
     int group = a->heads / a->key_heads, self = (int)threadIdx.x;
-    for (int first = 0; first < tile->rows; first += plain_keys) {
-        int count = tile->rows - first < plain_keys ? tile->rows - first : plain_keys;
+    for (int first = 0; first < tile->rows; first += PLAIN_KEYS) {
+        int count = tile->rows - first < PLAIN_KEYS ? tile->rows - first : PLAIN_KEYS;
         if (self < count) {
             struct plain_score score = plain_row_score<T>(g, key, tile, first + self, key_head, is_prefix, slot);
             key->p[self] = score.p;
             key->ds[self] = score.grad;
         }
         __syncthreads();
-        for (int d = self; d < a->size; d += plain_keys)
+        for (int d = self; d < a->size; d += PLAIN_KEYS)
             for (int i = 0; i < count; i++) {
                 int64_t token = tile_token(tile, first + i, group);
                 int element = tile_head(tile, first + i, group, key_head) * a->size + d;
@@ -204,9 +204,9 @@ template <typename T> __global__ void attention_plain_grad_keys_kernel(struct at
                             shared + 2 * a.size,
                             shared + 3 * a.size,
                             shared + 4 * a.size,
-                            shared + 4 * a.size + plain_keys};
+                            shared + 4 * a.size + PLAIN_KEYS};
     int64_t from = block ? (key_head * a.cache_rows + slot) * a.size : 0;
-    for (int d = self; d < a.size; d += plain_keys) {
+    for (int d = self; d < a.size; d += PLAIN_KEYS) {
         key.key[d] = f32_from(((const T *)a.keys)[from + d]);
         key.value[d] = f32_from(((const T *)a.values)[from + d]);
         key.grad_key[d] = key.grad_value[d] = 0;
@@ -220,7 +220,7 @@ template <typename T> __global__ void attention_plain_grad_keys_kernel(struct at
         }
     }
     T *to = (T *)g.grad_qkv + token * g.grad_qkv_stride + (a.heads + key_head) * a.size;
-    for (int d = self; d < a.size; d += plain_keys) {
+    for (int d = self; d < a.size; d += PLAIN_KEYS) {
         store_f32(&to[d], key.grad_key[d]);
         store_f32(&to[a.key_heads * a.size + d], key.grad_value[d]);
     }
@@ -231,9 +231,9 @@ status attention_plain_grad(struct cuda_backend *cuda, const struct attention_pl
     const struct attention_args *a = &args->layer;
     dim3 rows((unsigned)plan->tile_count, (unsigned)plan->max_rows, (unsigned)a->key_heads);
     dim3 keys((unsigned)plan->rows, (unsigned)a->key_heads);
-    size_t rows_shared = (size_t)(3 * a->size + plain_keys) * sizeof(float);
-    size_t keys_shared = (size_t)(4 * a->size + 2 * plain_keys) * sizeof(float);
-    LAUNCH_TYPE(type, attention_plain_grad_queries_kernel, rows, plain_keys, rows_shared, cuda->stream, *args);
-    LAUNCH_TYPE(type, attention_plain_grad_keys_kernel, keys, plain_keys, keys_shared, cuda->stream, *args);
+    size_t rows_shared = (size_t)(3 * a->size + PLAIN_KEYS) * sizeof(float);
+    size_t keys_shared = (size_t)(4 * a->size + 2 * PLAIN_KEYS) * sizeof(float);
+    LAUNCH_TYPE(type, attention_plain_grad_queries_kernel, rows, PLAIN_KEYS, rows_shared, cuda->stream, *args);
+    LAUNCH_TYPE(type, attention_plain_grad_keys_kernel, keys, PLAIN_KEYS, keys_shared, cuda->stream, *args);
     return cuda_launched("attention_grad");
 }

@@ -68,8 +68,8 @@ static void attention_plan_cut_blocks(struct plan_arrays *arrays, struct attenti
         int64_t begin = intervals[i].begin, end = intervals[i].end;
         for (i++; i < found && intervals[i].begin < end; i++)
             if (intervals[i].end > end) end = intervals[i].end;
-        for (; begin < end; begin += key_block) {
-            int64_t rows = end - begin < key_block ? end - begin : key_block;
+        for (; begin < end; begin += KEY_BLOCK) {
+            int64_t rows = end - begin < KEY_BLOCK ? end - begin : KEY_BLOCK;
             GROW(&arrays->blocks, (size_t)plan->block_count);
             arrays->blocks[plan->block_count++] = (struct grad_block){.begin = (int32_t)begin, .rows = (int32_t)rows};
         }
@@ -101,7 +101,7 @@ static void attention_plan_list_parts(struct plan_arrays *arrays, struct attenti
             for (int tile = 0; tile <= plan->tile_count; tile++) {
                 bool sees =
                     tile < plan->tile_count && attention_plan_tile_sees(&arrays->tiles[tile], block, group, is_prefix);
-                if (part.tiles > 0 && (!sees || part.tiles == part_tiles)) {
+                if (part.tiles > 0 && (!sees || part.tiles == PART_TILES)) {
                     GROW(&arrays->parts, (size_t)plan->part_count);
                     arrays->parts[plan->part_count++] = part;
                     part.tiles = 0;
@@ -167,12 +167,12 @@ status cuda_attention_plan_new(struct backend *backend, struct attention_plan **
     plan->kv_end = kv_end;
     plan->cache_slots = cache_slots;
     // Decoding's kernels apply where each span is one token.
-    bool decoding = tensor_none(cache_slots) && count > 0 && count <= decode_max_rows;
+    bool decoding = tensor_none(cache_slots) && count > 0 && count <= MAX_DECODE_ROWS;
     for (size_t i = 0; i < count; i++) {
         decoding = decoding && spans[i].q_len == 1;
         plan->has_window = plan->has_window || spans[i].window > 0;
     }
-    plan->max_rows = decoding ? heads.query / heads.key : tile_rows;
+    plan->max_rows = decoding ? heads.query / heads.key : TILE_ROWS;
 
     struct plan_arrays arrays = {0};
     attention_plan_cut_tiles(&arrays, plan, spans, count);
@@ -203,7 +203,7 @@ void cuda_attention_plan_free(struct backend *backend, struct attention_plan **p
 status attention_plan_reserve(struct cuda_backend *cuda, struct attention_plan *plan, int64_t prefix_len,
                               int64_t kv_len) {
     struct backend *backend = &cuda->base;
-    int64_t chunks = (prefix_len + chunk_keys - 1) / chunk_keys + (kv_len + chunk_keys - 1) / chunk_keys;
+    int64_t chunks = (prefix_len + CHUNK_KEYS - 1) / CHUNK_KEYS + (kv_len + CHUNK_KEYS - 1) / CHUNK_KEYS;
     if (chunks <= plan->sums.max_chunks) return OK;
     size_t row = (size_t)chunks * (size_t)(plan->heads.size + 2) * sizeof(float);
     struct buffer *memory;
@@ -227,12 +227,12 @@ status attention_plan_for_decoding(struct cuda_backend *cuda, struct attention_p
                                    int rows) {
     *out = NULL;
     CHECK(heads.key > 0 && heads.query > 0 && heads.query % heads.key == 0);
-    CHECK(rows > 0 && rows <= decode_max_rows);
+    CHECK(rows > 0 && rows <= MAX_DECODE_ROWS);
     struct attention_plan *plan;
     NEW(&plan, 1);
     int group = heads.query / heads.key;
     *plan = (struct attention_plan){.heads = heads, .rows = rows, .tile_count = rows, .max_rows = group};
-    struct attention_tile tiles[decode_max_rows];
+    struct attention_tile tiles[MAX_DECODE_ROWS];
     for (int i = 0; i < rows; i++) tiles[i] = (struct attention_tile){.q_begin = i, .rows = group};
     struct plan_arrays arrays = {.tiles = tiles};
     status result = attention_plan_store(cuda, plan, &arrays, true);

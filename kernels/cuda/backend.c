@@ -6,7 +6,7 @@
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
 
-enum { least_compute_capability = 80 }; // bfloat16 products and asynchronous copies
+enum { MIN_COMPUTE_CAPABILITY = 80 }; // bfloat16 products and asynchronous copies
 
 static void backend_close_cuda(struct backend *backend) {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -79,7 +79,7 @@ static status backend_open_cuda(struct backend **out, const struct backend_optio
     if (number >= count) return fail(UNAVAILABLE, "device " DEVICE_NAME ":%d: there are %d devices", number, count);
     struct cudaDeviceProp properties;
     CUDA_TRY(cudaGetDeviceProperties(&properties, number));
-    if (properties.major * 10 + properties.minor < least_compute_capability)
+    if (properties.major * 10 + properties.minor < MIN_COMPUTE_CAPABILITY)
         return fail(UNAVAILABLE, "%s has compute capability %d.%d: 8.0 or more is needed", properties.name,
                     properties.major, properties.minor);
     struct cuda_backend *cuda;

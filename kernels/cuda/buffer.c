@@ -11,10 +11,10 @@
 #include "shared/base/memory.h"
 
 enum {
-    ring_bytes = 16 << 20,
-    piece_bytes = 4 << 20, // at most, of an upload or a download
-    ring_pieces = 64,      // that the GPU has not fetched yet, at most
-    alignment = 256,
+    RING_BYTES = 16 << 20,
+    PIECE_BYTES = 4 << 20, // at most, of an upload or a download
+    RING_PIECES = 64,      // that the GPU has not fetched yet, at most
+    PINNED_ALIGNMENT = 256,
 };
 
 // A piece of an upload, in the ring.
@@ -25,7 +25,7 @@ struct staged_piece {
 
 struct cuda_staging {
     unsigned char *ring;
-    struct staged_piece pieces[ring_pieces]; // a queue: the oldest is pieces[first]
+    struct staged_piece pieces[RING_PIECES]; // a queue: the oldest is pieces[first]
     int first, count;
     size_t next;            // where the next piece begins in the ring
     unsigned char *landing; // two pieces of a download
@@ -39,7 +39,7 @@ struct cuda_staging {
 void cuda_staging_free(struct cuda_staging **pointer) {
     struct cuda_staging *staging = *pointer;
     if (!staging) return;
-    for (int i = 0; i < ring_pieces; i++)
+    for (int i = 0; i < RING_PIECES; i++)
         if (staging->pieces[i].fetched) (void)cudaEventDestroy(staging->pieces[i].fetched);
     for (int i = 0; i < 2; i++)
         if (staging->landed[i]) (void)cudaEventDestroy(staging->landed[i]);
@@ -61,10 +61,10 @@ static status buffer_event_new(cudaEvent_t *out) {
 status cuda_staging_new(struct cuda_staging **out) {
     NEW(out, 1);
     struct cuda_staging *staging = *out;
-    CUDA_TRY(cudaMallocHost((void **)&staging->ring, ring_bytes));
-    CUDA_TRY(cudaMallocHost((void **)&staging->landing, (size_t)2 * piece_bytes));
+    CUDA_TRY(cudaMallocHost((void **)&staging->ring, RING_BYTES));
+    CUDA_TRY(cudaMallocHost((void **)&staging->landing, (size_t)2 * PIECE_BYTES));
     CUDA_TRY(cudaMallocHost((void **)&staging->reports, sizeof *staging->reports));
-    for (int i = 0; i < ring_pieces; i++) TRY(buffer_event_new(&staging->pieces[i].fetched));
+    for (int i = 0; i < RING_PIECES; i++) TRY(buffer_event_new(&staging->pieces[i].fetched));
     for (int i = 0; i < 2; i++) TRY(buffer_event_new(&staging->landed[i]));
     return buffer_event_new(&staging->done);
 }
@@ -72,7 +72,7 @@ status cuda_staging_new(struct cuda_staging **out) {
 // Whether the GPU has not fetched a piece yet that has bytes in common with [begin, end) of the ring.
 static bool buffer_overlaps(const struct cuda_staging *staging, size_t begin, size_t end) {
     for (int i = 0; i < staging->count; i++) {
-        const struct staged_piece *piece = &staging->pieces[(staging->first + i) % ring_pieces];
+        const struct staged_piece *piece = &staging->pieces[(staging->first + i) % RING_PIECES];
         if (begin < piece->end && piece->begin < end) return true;
     }
     return false;
@@ -84,7 +84,7 @@ status cuda_buffer_new(struct backend *backend, size_t bytes, struct buffer **ou
     struct cuda_backend *cuda = cuda_of(backend);
     *out = NULL;
     unsigned char *data = NULL;
-    cudaError_t error = cudaMalloc((void **)&data, bytes ? bytes : alignment);
+    cudaError_t error = cudaMalloc((void **)&data, bytes ? bytes : PINNED_ALIGNMENT);
     if (error == cudaSuccess) error = cudaMemsetAsync(data, 0, bytes, cuda->stream);
     if (error == cudaSuccess) {
         NEW(out, 1);
@@ -191,7 +191,7 @@ static bool buffer_next(struct tensor whole, const struct tensor_part *part, int
 
 // *out = a dense tensor of the shape of `like` in scratch memory that has room for every part.
 static status buffer_dense(struct cuda_backend *cuda, struct tensor like, enum element type, struct tensor *out) {
-    TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_CONVERT, ELEMENT_U8, 1, piece_bytes, out));
+    TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_CONVERT, ELEMENT_U8, 1, PIECE_BYTES, out));
     *out = (struct tensor){out->buffer, 0, type, like.rows, like.columns, like.columns};
     return OK;
 }
@@ -207,18 +207,18 @@ status cuda_upload(struct backend *backend, struct tensor out, const void *host,
     CHECK(tensor_fits(out) && elements_convertible(out.type, type) && !cuda->recording);
     if (out.rows == 0 || out.columns == 0) return OK;
     out = buffer_flattened(out);
-    int64_t row = 0, column = 0, most = piece_bytes / (int64_t)element_size(type);
+    int64_t row = 0, column = 0, most = PIECE_BYTES / (int64_t)element_size(type);
     struct tensor_part part;
     do {
         part = buffer_part(out, row, column, most);
         struct tensor to = part.view, dense;
         size_t width = (size_t)to.columns * element_size(type), bytes = (size_t)to.rows * width;
         // The next bytes of the ring, after the GPU has fetched what was there.
-        assert(bytes <= piece_bytes);
-        if (staging->next + bytes > ring_bytes) staging->next = 0;
-        while (staging->count == ring_pieces || buffer_overlaps(staging, staging->next, staging->next + bytes)) {
+        assert(bytes <= PIECE_BYTES);
+        if (staging->next + bytes > RING_BYTES) staging->next = 0;
+        while (staging->count == RING_PIECES || buffer_overlaps(staging, staging->next, staging->next + bytes)) {
             CUDA_TRY(cudaEventSynchronize(staging->pieces[staging->first].fetched));
-            staging->first = (staging->first + 1) % ring_pieces;
+            staging->first = (staging->first + 1) % RING_PIECES;
             staging->count--;
         }
         unsigned char *staged = staging->ring + staging->next;
@@ -232,10 +232,10 @@ status cuda_upload(struct backend *backend, struct tensor out, const void *host,
             TRY(cuda_convert(cuda, to, dense));
         }
         // The copies from the ring are in the stream: the piece is listed.
-        struct staged_piece *piece = &staging->pieces[(staging->first + staging->count) % ring_pieces];
+        struct staged_piece *piece = &staging->pieces[(staging->first + staging->count) % RING_PIECES];
         piece->begin = staging->next;
         piece->end = staging->next + bytes;
-        staging->next = (piece->end + alignment - 1) / alignment * alignment;
+        staging->next = (piece->end + PINNED_ALIGNMENT - 1) / PINNED_ALIGNMENT * PINNED_ALIGNMENT;
         staging->count++;
         CUDA_TRY(cudaEventRecord(piece->fetched, cuda->stream));
     } while (buffer_next(out, &part, &row, &column));
@@ -245,7 +245,7 @@ status cuda_upload(struct backend *backend, struct tensor out, const void *host,
 // Starts the copy of a part into a half of the landing memory.
 static status buffer_land(struct cuda_backend *cuda, const struct tensor_part *part, enum element type, int half) {
     struct tensor in = part->view, dense;
-    unsigned char *landing = cuda->staging->landing + (size_t)half * piece_bytes;
+    unsigned char *landing = cuda->staging->landing + (size_t)half * PIECE_BYTES;
     size_t width = (size_t)in.columns * element_size(type);
     if (in.type == type) {
         CUDA_TRY(cudaMemcpy2DAsync(landing, width, tensor_row(in, 0), buffer_pitch(in), width, (size_t)in.rows,
@@ -263,7 +263,7 @@ static status buffer_land(struct cuda_backend *cuda, const struct tensor_part *p
 static status buffer_take(struct cuda_staging *staging, const struct tensor_part *part, unsigned char *host,
                           enum element type, int half) {
     CUDA_TRY(cudaEventSynchronize(staging->landed[half]));
-    memcpy(host + part->host_offset * element_size(type), staging->landing + (size_t)half * piece_bytes,
+    memcpy(host + part->host_offset * element_size(type), staging->landing + (size_t)half * PIECE_BYTES,
            (size_t)(part->view.rows * part->view.columns) * element_size(type));
     return OK;
 }
@@ -274,7 +274,7 @@ status cuda_download(struct backend *backend, void *host, enum element type, str
     if (in.rows == 0 || in.columns == 0) return cuda_wait(backend);
     in = buffer_flattened(in);
     size_t larger = element_size(type) > element_size(in.type) ? element_size(type) : element_size(in.type);
-    int64_t row = 0, column = 0, most = piece_bytes / (int64_t)larger;
+    int64_t row = 0, column = 0, most = PIECE_BYTES / (int64_t)larger;
     struct tensor_part parts[2] = {buffer_part(in, row, column, most)};
     int half = 0;
     TRY(buffer_land(cuda, &parts[half], type, half));

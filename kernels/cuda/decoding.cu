@@ -18,14 +18,14 @@
 #include "kernels/cuda/rows.h"
 
 enum {
-    max_candidates = 4096,
-    few_tokens = 512, // for which one warp finds the cutoff
-    depth_count = 7,
-    weight_bits = 40,
-    sample_segments = 256,       // of a row, for the search of the sampled token
-    sample_vocabulary = 1 << 23, // the largest: a sum of weights has 64 bits
-    sample_rows = 256,           // whose logits exist at a time
-    decode_threads = 32,
+    MAX_CANDIDATES = 4096,
+    FEW_TOKENS = 512, // for which one warp finds the cutoff
+    DEPTH_COUNT = 7,
+    WEIGHT_BITS = 40,
+    SAMPLE_SEGMENTS = 256,       // of a row, for the search of the sampled token
+    SAMPLE_VOCABULARY = 1 << 23, // the largest: a sum of weights has 64 bits
+    SAMPLE_ROWS = 256,           // whose logits exist at a time
+    DECODE_THREADS = 32,
 };
 
 // ---- sample ----
@@ -37,11 +37,11 @@ struct sample_cutoff {
 };
 
 struct sample_shared {
-    uint64_t sums[sample_segments]; // of the weights above the cutoff, of a segment of the row
-    uint64_t ties[sample_segments]; // the tokens at the cutoff
-    double reduced[logits_warps];   // of logits_reduce
+    uint64_t sums[SAMPLE_SEGMENTS]; // of the weights above the cutoff, of a segment of the row
+    uint64_t ties[SAMPLE_SEGMENTS]; // the tokens at the cutoff
+    double reduced[LOGITS_WARPS];   // of logits_reduce
     struct sample_cutoff cutoff;    // of sample_keep_highest
-    float candidates[max_candidates];
+    float candidates[MAX_CANDIDATES];
     uint32_t candidate_count;
     int32_t token;
 };
@@ -68,7 +68,7 @@ DEVICE float sample_logit_of(uint32_t rank) {
 // 0 for a logit that is not a number.
 DEVICE uint64_t sample_weight(const struct sample_row *row, float logit) {
     float weight = logits_weight(logit, row->max, row->inverse_temperature);
-    return weight > 0 ? (uint64_t)mul_rn(weight, (float)(1ull << weight_bits)) : 0;
+    return weight > 0 ? (uint64_t)mul_rn(weight, (float)(1ull << WEIGHT_BITS)) : 0;
 }
 
 DEVICE uint64_t sample_add(uint64_t a, uint64_t b) {
@@ -104,8 +104,8 @@ template <int threads> DEVICE void sample_set_cutoff(struct sample_row *row, boo
 
 // sample_set_cutoff, by one warp if there are few tokens, so that the others need not meet it at every bit.
 DEVICE void sample_keep_highest(struct sample_row *row, bool by_count, uint64_t bound) {
-    if (row->count > few_tokens) {
-        sample_set_cutoff<logits_threads>(row, by_count, bound);
+    if (row->count > FEW_TOKENS) {
+        sample_set_cutoff<LOGITS_THREADS>(row, by_count, bound);
         return;
     }
     if (threadIdx.x < 32) sample_set_cutoff<32>(row, by_count, bound);
@@ -117,32 +117,32 @@ DEVICE void sample_keep_highest(struct sample_row *row, bool by_count, uint64_t 
 // ---- candidates ----
 
 // Narrows the row to the tokens above the highest of some limits with which they reach the bound, if these are at most
-// max_candidates.
+// MAX_CANDIDATES.
 DEVICE void sample_narrow(struct sample_row *row, bool by_count, uint64_t bound) {
-    if (row->count <= few_tokens) return;
-    const float depths[depth_count] = {0.5f, 1, 2, 4, 6, 9, 13}; // below the maximum, in units of temperature
-    uint64_t sums[depth_count] = {};
-    for (int i = (int)threadIdx.x; i < row->count; i += logits_threads) {
+    if (row->count <= FEW_TOKENS) return;
+    const float depths[DEPTH_COUNT] = {0.5f, 1, 2, 4, 6, 9, 13}; // below the maximum, in units of temperature
+    uint64_t sums[DEPTH_COUNT] = {};
+    for (int i = (int)threadIdx.x; i < row->count; i += LOGITS_THREADS) {
         float depth = mul_rn(add_rn(row->max, -row->logits[i]), row->inverse_temperature);
         uint64_t value = by_count ? 1 : sample_weight(row, row->logits[i]);
 #pragma unroll
-        for (int d = 0; d < depth_count; d++) sums[d] += depth <= depths[d] ? value : 0;
+        for (int d = 0; d < DEPTH_COUNT; d++) sums[d] += depth <= depths[d] ? value : 0;
     }
     float chosen = -1;
 #pragma unroll
-    for (int d = 0; d < depth_count; d++) {
+    for (int d = 0; d < DEPTH_COUNT; d++) {
         uint64_t sum = logits_reduce(sums[d], (uint64_t *)row->shared->reduced, sample_add);
         if (chosen < 0 && sum >= bound) chosen = depths[d];
     }
     if (threadIdx.x == 0) row->shared->candidate_count = 0;
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < row->count; i += logits_threads) {
+    for (int i = (int)threadIdx.x; i < row->count; i += LOGITS_THREADS) {
         if (!(mul_rn(add_rn(row->max, -row->logits[i]), row->inverse_temperature) <= chosen)) continue;
         uint32_t at = atomicAdd(&row->shared->candidate_count, 1u);
-        if (at < max_candidates) row->shared->candidates[at] = row->logits[i]; // their order does not matter
+        if (at < MAX_CANDIDATES) row->shared->candidates[at] = row->logits[i]; // their order does not matter
     }
     __syncthreads();
-    if (row->shared->candidate_count == 0 || row->shared->candidate_count > max_candidates) return;
+    if (row->shared->candidate_count == 0 || row->shared->candidate_count > MAX_CANDIDATES) return;
     row->logits = row->shared->candidates;
     row->count = (int)row->shared->candidate_count;
 }
@@ -152,7 +152,7 @@ DEVICE void sample_narrow(struct sample_row *row, bool by_count, uint64_t bound)
 // The smallest token id among the largest logits.
 DEVICE int32_t sample_greedy(const float *logits, int vocabulary, float max, struct sample_shared *shared) {
     uint32_t first = (uint32_t)vocabulary;
-    for (int i = (int)threadIdx.x; i < vocabulary; i += logits_threads)
+    for (int i = (int)threadIdx.x; i < vocabulary; i += LOGITS_THREADS)
         if (logits[i] == max && (uint32_t)i < first) first = (uint32_t)i;
     first = logits_reduce(first, (uint32_t *)shared->reduced, [](uint32_t a, uint32_t b) { return a < b ? a : b; });
     return first < (uint32_t)vocabulary ? (int32_t)first : 0; // all logits are NaN
@@ -169,7 +169,7 @@ template <typename T> DEVICE T sample_prefix(T v) {
 
 // Fills in the sums and ties of the segments, each by one warp.
 DEVICE void sample_sum_segments(const struct sample_row *row, int segment_len) {
-    for (int segment = (int)threadIdx.x / 32; segment < sample_segments; segment += logits_warps) {
+    for (int segment = (int)threadIdx.x / 32; segment < SAMPLE_SEGMENTS; segment += LOGITS_WARPS) {
         uint64_t sum = 0, ties = 0;
         for (int i = lane_id(); i < segment_len; i += 32) {
             int token = segment * segment_len + i;
@@ -250,15 +250,15 @@ DEVICE int32_t sample_token(const float *logits, int vocabulary, float max, stru
         sample_keep_highest(&row, true, (uint64_t)settings.top_k);
     }
     if (settings.top_p < 1) {
-        double bound = (double)settings.top_p * (double)sample_measure<logits_threads>(&row, false, 0);
+        double bound = (double)settings.top_p * (double)sample_measure<LOGITS_THREADS>(&row, false, 0);
         uint64_t least = bound > 1 ? (uint64_t)ceil(bound) : 1;
         if (row.logits == logits) sample_narrow(&row, false, least);
         sample_keep_highest(&row, false, least);
     }
     whole.cutoff = row.cutoff;
-    int segment_len = (vocabulary + sample_segments - 1) / sample_segments;
+    int segment_len = (vocabulary + SAMPLE_SEGMENTS - 1) / SAMPLE_SEGMENTS;
     if (segment_len < 32) segment_len = 32;
-    uint64_t total = sample_measure<logits_threads>(&row, false, 0);
+    uint64_t total = sample_measure<LOGITS_THREADS>(&row, false, 0);
     if (total == 0) return sample_greedy(logits, vocabulary, max, shared); // a maximum that is not finite
     sample_sum_segments(&whole, segment_len);
     if (threadIdx.x < 32) sample_find(&whole, segment_len, sample_product_high(random & ~(uint64_t)0x7ff, total));
@@ -326,14 +326,14 @@ DEVICE void decode_batch_write_inputs(const struct decode_state *state, int slot
 }
 
 // From slot `first` on.
-__global__ void __launch_bounds__(decode_threads)
+__global__ void __launch_bounds__(DECODE_THREADS)
     decode_inputs_kernel(struct decode_state state, int first, int count) {
-    for (int i = (int)threadIdx.x; i < count; i += decode_threads) decode_batch_write_inputs(&state, first + i);
+    for (int i = (int)threadIdx.x; i < count; i += DECODE_THREADS) decode_batch_write_inputs(&state, first + i);
 }
 
-__global__ void __launch_bounds__(decode_threads) decode_advance_kernel(struct decode_state state) {
+__global__ void __launch_bounds__(DECODE_THREADS) decode_advance_kernel(struct decode_state state) {
     int64_t step = *state.steps;
-    for (int slot = (int)threadIdx.x; slot < state.capacity; slot += decode_threads) {
+    for (int slot = (int)threadIdx.x; slot < state.capacity; slot += DECODE_THREADS) {
         struct decode_draw drawn = {-1, 0};
         struct cuda_decode_slot *own = &state.slots[slot];
         if (own->at_work) {
@@ -386,7 +386,7 @@ static status decode_batch_fill(struct backend *backend, struct cuda_decode_batc
         TRY(cuda_upload(backend, decode_batch_tensor(batch->memory, ids, 1, (int)eos_count), eos_ids, ELEMENT_I32));
     TRY(attention_plan_for_decoding(cuda, &batch->base.plan, heads, capacity));
     state->tiles = batch->base.plan->tiles;
-    LAUNCH(decode_inputs_kernel, 1, decode_threads, 0, cuda->stream, *state, 0, capacity);
+    LAUNCH(decode_inputs_kernel, 1, DECODE_THREADS, 0, cuda->stream, *state, 0, capacity);
     TRY(cuda_launched("decode_batch"));
     TRY(attention_plan_divide(cuda, batch->base.plan));
     CUDA_TRY(cudaMallocHost((void **)&batch->history, 2 * rows * sizeof *batch->history));
@@ -432,7 +432,7 @@ status cuda_decode_batch_set(struct backend *backend, struct decode_batch *base,
     value.at_work = row != NULL;
     struct tensor bytes = {batch->memory, (size_t)slot * sizeof value, ELEMENT_U8, 1, sizeof value, sizeof value};
     TRY(cuda_upload(backend, bytes, &value, ELEMENT_U8));
-    LAUNCH(decode_inputs_kernel, 1, decode_threads, 0, cuda->stream, batch->state, slot, 1);
+    LAUNCH(decode_inputs_kernel, 1, DECODE_THREADS, 0, cuda->stream, batch->state, slot, 1);
     TRY(cuda_launched("decode_batch_set"));
     return attention_plan_divide(cuda, batch->base.plan);
 }
@@ -524,7 +524,7 @@ void cuda_graph_free(struct backend *backend, struct graph **pointer) {
 // ---- the operation sample ----
 
 // What the rows at work draw, for decode_advance_kernel.
-__global__ void __launch_bounds__(logits_threads)
+__global__ void __launch_bounds__(LOGITS_THREADS)
     sample_kernel(const float *all_logits, int vocabulary, struct decode_state state, int first) {
     struct sample_shared *shared = (struct sample_shared *)dynamic_shared();
     int slot = first + (int)blockIdx.x;
@@ -544,18 +544,18 @@ status cuda_sample(struct backend *backend, struct decode_batch *base, struct te
     struct cuda_backend *cuda = cuda_of(backend);
     struct cuda_decode_batch *batch = decode_batch_of(base);
     struct tensor plain = lm_head->plain;
-    int64_t vocabulary = plain.rows, block = in.rows < sample_rows ? in.rows : (int64_t)sample_rows;
-    CHECK(tensor_is(in, (int)plain.type, base->rows, plain.columns) && vocabulary <= sample_vocabulary);
+    int64_t vocabulary = plain.rows, block = in.rows < SAMPLE_ROWS ? in.rows : (int64_t)SAMPLE_ROWS;
+    CHECK(tensor_is(in, (int)plain.type, base->rows, plain.columns) && vocabulary <= SAMPLE_VOCABULARY);
     struct tensor logits;
     TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_LOGITS, ELEMENT_F32, block, vocabulary, &logits));
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = in.rows - first < block ? in.rows - first : block;
         TRY(product_logits(cuda, tensor_rows(logits, 0, rows), tensor_rows(in, first, rows), plain));
-        LAUNCH(sample_kernel, (unsigned)rows, logits_threads, sizeof(struct sample_shared), cuda->stream,
+        LAUNCH(sample_kernel, (unsigned)rows, LOGITS_THREADS, sizeof(struct sample_shared), cuda->stream,
                (const float *)tensor_row(logits, 0), (int)vocabulary, batch->state, (int)first);
     }
     // The step ends: what was drawn is noted, the slots move on, and the inputs of the next step are prepared.
-    LAUNCH(decode_advance_kernel, 1, decode_threads, 0, cuda->stream, batch->state);
+    LAUNCH(decode_advance_kernel, 1, DECODE_THREADS, 0, cuda->stream, batch->state);
     TRY(cuda_launched("sample"));
     TRY(attention_plan_divide(cuda, batch->base.plan));
     size_t bytes = 2 * (size_t)batch->state.capacity * sizeof *batch->history;

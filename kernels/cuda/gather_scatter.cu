@@ -3,9 +3,9 @@
 #include "kernels/cuda/rows.h"
 
 enum {
-    scatter_most_threads = 512,
-    segment_groups = 8, // warps of a block, each of which takes every segment_groups-th row of the segment
-    segment_threads = 32 * segment_groups,
+    MAX_SCATTER_THREADS = 512,
+    SEGMENT_GROUPS = 8, // warps of a block, each of which takes every SEGMENT_GROUPS-th row of the segment
+    SEGMENT_THREADS = 32 * SEGMENT_GROUPS,
 };
 
 // ---- convert ----
@@ -37,7 +37,7 @@ DEVICE int64_t convert_row(const struct row_args &a, int64_t i) {
     return -1;
 }
 
-template <typename unit> __global__ void __launch_bounds__(row_threads) copy_kernel(struct row_args a) {
+template <typename unit> __global__ void __launch_bounds__(ROW_THREADS) copy_kernel(struct row_args a) {
     int64_t column = grid_unit();
     for (int64_t i = blockIdx.y; i < a.rows && column < a.columns; i += gridDim.y) {
         int64_t row = convert_row(a, i), out = a.scatter ? row : i, in = a.scatter ? i : row;
@@ -46,12 +46,12 @@ template <typename unit> __global__ void __launch_bounds__(row_threads) copy_ker
     }
 }
 
-__global__ void __launch_bounds__(row_threads) convert_kernel(struct row_args a) {
-    int64_t column = grid_unit() * octet;
+__global__ void __launch_bounds__(ROW_THREADS) convert_kernel(struct row_args a) {
+    int64_t column = grid_unit() * OCTET;
     for (int64_t i = blockIdx.y; i < a.rows && column < a.columns; i += gridDim.y) {
         int64_t row = convert_row(a, i), out = a.scatter ? row : i, in = a.scatter ? i : row;
         if (row < 0) continue;
-        float values[octet];
+        float values[OCTET];
         octet_load<LAYOUT_ANY>(values, a.in, in, column, a.columns);
         octet_store<LAYOUT_ANY>(a.out, out, column, a.columns, values);
     }
@@ -61,7 +61,7 @@ static status convert_run(struct cuda_backend *cuda, struct row_args a) {
     CHECK(elements_convertible(a.out.type, a.in.type));
     if (a.rows == 0 || a.columns == 0) return OK;
     if (a.in.type != a.out.type) {
-        LAUNCH(convert_kernel, grid_of(octets_of(a.columns), a.rows), row_threads, 0, cuda->stream, a);
+        LAUNCH(convert_kernel, grid_of(octets_of(a.columns), a.rows), ROW_THREADS, 0, cuda->stream, a);
         return cuda_launched("convert");
     }
     // Units of 16 bytes are copied where rows consist of them, otherwise elements.
@@ -70,13 +70,13 @@ static status convert_run(struct cuda_backend *cuda, struct row_args a) {
     a.columns = bytes / size;
     dim3 grid = grid_of(a.columns, a.rows);
     if (size == 16)
-        LAUNCH(copy_kernel<struct words16>, grid, row_threads, 0, cuda->stream, a);
+        LAUNCH(copy_kernel<struct words16>, grid, ROW_THREADS, 0, cuda->stream, a);
     else if (size == 4)
-        LAUNCH(copy_kernel<uint32_t>, grid, row_threads, 0, cuda->stream, a);
+        LAUNCH(copy_kernel<uint32_t>, grid, ROW_THREADS, 0, cuda->stream, a);
     else if (size == 2)
-        LAUNCH(copy_kernel<uint16_t>, grid, row_threads, 0, cuda->stream, a);
+        LAUNCH(copy_kernel<uint16_t>, grid, ROW_THREADS, 0, cuda->stream, a);
     else
-        LAUNCH(copy_kernel<uint8_t>, grid, row_threads, 0, cuda->stream, a);
+        LAUNCH(copy_kernel<uint8_t>, grid, ROW_THREADS, 0, cuda->stream, a);
     return cuda_launched("convert");
 }
 
@@ -119,32 +119,32 @@ DEVICE bool scatter_add_earlier(const struct row_args &a, int64_t i, int32_t row
 
 // sums += row j of `in`, for each of the rows [first, first + blockDim.x) whose bit is set, in their order.
 template <int layout>
-DEVICE void scatter_add_rows(float sums[octet], const struct row_args &a, int64_t first, const uint32_t *bits,
+DEVICE void scatter_add_rows(float sums[OCTET], const struct row_args &a, int64_t first, const uint32_t *bits,
                              int64_t column) {
     for (int warp = 0; warp < (int)blockDim.x / 32; warp++) {
         uint32_t word = bits[warp];
         for (int64_t j = first + 32 * warp; word; j++, word >>= 1) {
             if (!(word & 1) || column >= a.columns) continue;
-            float values[octet];
+            float values[OCTET];
             octet_load<layout>(values, a.in, j, column, a.columns);
 #pragma unroll
-            for (int e = 0; e < octet; e++) sums[e] = add_rn(sums[e], values[e]);
+            for (int e = 0; e < OCTET; e++) sums[e] = add_rn(sums[e], values[e]);
         }
     }
 }
 
 // A block for each row i of `in` (x), and for its columns (y). The block of the first row of an index adds all rows of
 // that index, in their order: it looks for them among blockDim.x rows at a time, one a thread.
-template <int layout> __global__ void __launch_bounds__(scatter_most_threads) scatter_add_kernel(struct row_args a) {
+template <int layout> __global__ void __launch_bounds__(MAX_SCATTER_THREADS) scatter_add_kernel(struct row_args a) {
     uint32_t *shared = (uint32_t *)dynamic_shared();
-    int64_t i = blockIdx.x, column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * octet;
+    int64_t i = blockIdx.x, column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * OCTET;
     int32_t row = a.index[i * a.index_stride];
     if (row < 0 || row >= a.indexed_rows) {
         if (threadIdx.x == 0) report_error(a.reports, CUDA_REPORT_INDEX);
         return;
     }
     if (scatter_add_earlier(a, i, row, shared)) return;
-    float sums[octet];
+    float sums[OCTET];
     if (column < a.columns) octet_load<LAYOUT_ANY>(sums, a.out, row, column, a.columns);
     for (int64_t first = i; first < a.rows; first += blockDim.x) {
         int64_t j = first + threadIdx.x;
@@ -164,7 +164,7 @@ status cuda_scatter_add(struct backend *backend, struct tensor out, struct tenso
     if (in.rows == 0 || in.columns == 0) return OK;
     struct row_args args = row_args_of(cuda, out, in, index, true);
     int64_t octets = octets_of(in.columns), threads = (octets + 31) / 32 * 32;
-    if (threads > scatter_most_threads) threads = scatter_most_threads;
+    if (threads > MAX_SCATTER_THREADS) threads = MAX_SCATTER_THREADS;
     dim3 grid((unsigned)in.rows, (unsigned)((octets + threads - 1) / threads));
     LAUNCH_LAYOUT(layout_of(in.columns, &args.in, 1), scatter_add_kernel, grid, (unsigned)threads,
                   (size_t)threads / 32 * sizeof(uint32_t), cuda->stream, args);
@@ -178,15 +178,15 @@ struct add_args {
     int64_t rows, columns;
 };
 
-template <int layout> __global__ void __launch_bounds__(row_threads) add_kernel(struct add_args a) {
-    int64_t i = grid_unit() * octet;
+template <int layout> __global__ void __launch_bounds__(ROW_THREADS) add_kernel(struct add_args a) {
+    int64_t i = grid_unit() * OCTET;
     if (i >= a.columns) return;
     for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-        float sums[octet], values[octet];
+        float sums[OCTET], values[OCTET];
         octet_load<layout>(sums, a.out, row, i, a.columns);
         octet_load<layout>(values, a.in, row, i, a.columns);
 #pragma unroll
-        for (int e = 0; e < octet; e++) sums[e] = add_rn(sums[e], values[e]);
+        for (int e = 0; e < OCTET; e++) sums[e] = add_rn(sums[e], values[e]);
         octet_store<layout>(a.out, row, i, a.columns, sums);
     }
 }
@@ -197,13 +197,13 @@ status cuda_add(struct backend *backend, struct tensor out, struct tensor in) {
     struct device_rows operands[] = {device_rows_of(out), device_rows_of(in)};
     struct add_args args = {operands[0], operands[1], out.rows, out.columns};
     LAUNCH_LAYOUT(layout_of(out.columns, operands, 2), add_kernel, grid_of(octets_of(out.columns), out.rows),
-                  row_threads, 0, cuda_of(backend)->stream, args);
+                  ROW_THREADS, 0, cuda_of(backend)->stream, args);
     return cuda_launched("add");
 }
 
 // ---- segment_mean ----
 //
-// A block works on one segment (x) and on the columns of 32 octets (y). A warp takes every segment_groups-th row of the
+// A block works on one segment (x) and on the columns of 32 octets (y). A warp takes every SEGMENT_GROUPS-th row of the
 // segment; the warps' sums are then added in order.
 
 struct segment_mean_args {
@@ -226,43 +226,43 @@ DEVICE bool segment_mean_rows(const struct segment_mean_args &a, int64_t *first,
 }
 
 DEVICE int64_t segment_mean_column() {
-    return ((int64_t)blockIdx.y * 32 + threadIdx.x % 32) * octet;
+    return ((int64_t)blockIdx.y * 32 + threadIdx.x % 32) * OCTET;
 }
 
 template <int layout>
-__global__ void __launch_bounds__(segment_threads, 4) segment_mean_kernel(struct segment_mean_args a) {
-    float *shared = (float *)dynamic_shared(); // [segment_threads][octet]
+__global__ void __launch_bounds__(SEGMENT_THREADS, 4) segment_mean_kernel(struct segment_mean_args a) {
+    float *shared = (float *)dynamic_shared(); // [SEGMENT_THREADS][OCTET]
     int64_t first, end, i = segment_mean_column();
     if (!segment_mean_rows(a, &first, &end)) return;
-    float sums[octet] = {};
-    for (int64_t row = first + threadIdx.x / 32; row < end && i < a.columns; row += segment_groups) {
-        float values[octet];
+    float sums[OCTET] = {};
+    for (int64_t row = first + threadIdx.x / 32; row < end && i < a.columns; row += SEGMENT_GROUPS) {
+        float values[OCTET];
         octet_load<layout>(values, a.rows, row, i, a.columns);
 #pragma unroll
-        for (int e = 0; e < octet; e++) sums[e] = add_rn(sums[e], values[e]);
+        for (int e = 0; e < OCTET; e++) sums[e] = add_rn(sums[e], values[e]);
     }
 #pragma unroll
-    for (int e = 0; e < octet; e++) shared[e * segment_threads + (int)threadIdx.x] = sums[e];
+    for (int e = 0; e < OCTET; e++) shared[e * SEGMENT_THREADS + (int)threadIdx.x] = sums[e];
     __syncthreads();
     if (threadIdx.x >= 32 || i >= a.columns) return;
 #pragma unroll
-    for (int e = 0; e < octet; e++) {
-        for (int group = 1; group < segment_groups; group++)
-            sums[e] = add_rn(sums[e], shared[e * segment_threads + group * 32 + (int)threadIdx.x]);
+    for (int e = 0; e < OCTET; e++) {
+        for (int group = 1; group < SEGMENT_GROUPS; group++)
+            sums[e] = add_rn(sums[e], shared[e * SEGMENT_THREADS + group * 32 + (int)threadIdx.x]);
         sums[e] = div_rn(sums[e], (float)(end - first));
     }
     octet_store<LAYOUT_ANY>(a.means, blockIdx.x, i, a.columns, sums);
 }
 
 template <int layout>
-__global__ void __launch_bounds__(segment_threads, 4) segment_mean_grad_kernel(struct segment_mean_args a) {
+__global__ void __launch_bounds__(SEGMENT_THREADS, 4) segment_mean_grad_kernel(struct segment_mean_args a) {
     int64_t first, end, i = segment_mean_column();
     if (!segment_mean_rows(a, &first, &end) || i >= a.columns) return;
-    float share[octet];
+    float share[OCTET];
     octet_load<LAYOUT_ANY>(share, a.means, blockIdx.x, i, a.columns);
 #pragma unroll
-    for (int e = 0; e < octet; e++) share[e] = div_rn(share[e], (float)(end - first));
-    for (int64_t row = first + threadIdx.x / 32; row < end; row += segment_groups)
+    for (int e = 0; e < OCTET; e++) share[e] = div_rn(share[e], (float)(end - first));
+    for (int64_t row = first + threadIdx.x / 32; row < end; row += SEGMENT_GROUPS)
         octet_store<layout>(a.rows, row, i, a.columns, share);
 }
 
@@ -280,9 +280,9 @@ static status segment_mean_run(struct backend *backend, bool grad, struct tensor
     enum layout layout = layout_of(rows.columns, &args.rows, 1);
     dim3 grid((unsigned)means.rows, (unsigned)((octets_of(rows.columns) + 31) / 32));
     if (grad)
-        LAUNCH_LAYOUT(layout, segment_mean_grad_kernel, grid, segment_threads, 0, cuda->stream, args);
+        LAUNCH_LAYOUT(layout, segment_mean_grad_kernel, grid, SEGMENT_THREADS, 0, cuda->stream, args);
     else
-        LAUNCH_LAYOUT(layout, segment_mean_kernel, grid, segment_threads, octet * segment_threads * sizeof(float),
+        LAUNCH_LAYOUT(layout, segment_mean_kernel, grid, SEGMENT_THREADS, OCTET * SEGMENT_THREADS * sizeof(float),
                       cuda->stream, args);
     return cuda_launched(grad ? "segment_mean_grad" : "segment_mean");
 }
@@ -322,7 +322,7 @@ DEVICE float patchify_of_channel(const float values[3], int channel) {
 }
 
 // A thread for each element of a row: channel, time, y, x.
-__global__ void __launch_bounds__(row_threads) patchify_kernel(struct patchify_args a) {
+__global__ void __launch_bounds__(ROW_THREADS) patchify_kernel(struct patchify_args a) {
     const struct patch_shape &s = a.shape;
     int column = (int)grid_unit(), area = s.patch_size * s.patch_size;
     if (column >= a.columns) return;
@@ -348,6 +348,6 @@ status cuda_patchify(struct backend *backend, struct tensor out, struct tensor f
     if (patches == 0) return OK;
     struct patchify_args args = {
         device_rows_of(out), (const unsigned char *)tensor_row(frames, 0), frames.stride, patches, columns, *s};
-    LAUNCH(patchify_kernel, grid_of(columns, patches), row_threads, 0, cuda_of(backend)->stream, args);
+    LAUNCH(patchify_kernel, grid_of(columns, patches), ROW_THREADS, 0, cuda_of(backend)->stream, args);
     return cuda_launched("patchify");
 }

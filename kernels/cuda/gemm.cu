@@ -8,32 +8,32 @@
 #include "kernels/cuda/rows.h"
 
 enum {
-    gemm_tile = 128, // rows and columns of outputs of a block
-    gemm_inner = 32, // inner elements of a step
-    gemm_stages = 4, // steps in shared memory
-    gemm_threads = 256,
-    gemm_warp_rows = 64, // outputs of a warp
-    gemm_warp_columns = 32,
-    gemm_group = 16, // tiles of rows that are computed side by side, so that they find columns in the cache
+    GEMM_TILE = 128, // rows and columns of outputs of a block
+    GEMM_INNER = 32, // inner elements of a step
+    GEMM_STAGES = 4, // steps in shared memory
+    GEMM_THREADS = 256,
+    GEMM_WARP_ROWS = 64, // outputs of a warp
+    GEMM_WARP_COLUMNS = 32,
+    GEMM_GROUP = 16, // tiles of rows that are computed side by side, so that they find columns in the cache
 
-    skinny_inner = 64,          // inner elements of a step
-    skinny_most_rows = 64,      // of activations
-    skinny_many_columns = 8192, // from here on a block has four warps instead of two
-    skinny_shared = 92160,      // bytes of shared memory at most, which every device has
-    skinny_most_stages = 8,
+    SKINNY_INNER = 64,          // inner elements of a step
+    MAX_SKINNY_ROWS = 64,       // of activations
+    SKINNY_MANY_COLUMNS = 8192, // from here on a block has four warps instead of two
+    SKINNY_SHARED = 92160,      // bytes of shared memory at most, which every device has
+    MAX_SKINNY_STAGES = 8,
 
-    gemm_f32_tile = 64,
-    gemm_f32_inner = 16,
-    gemm_f32_threads = 256,
-    gemm_f32_pitch = gemm_f32_tile + 4, // a row of shared memory: the outputs of one inner element
-    gemm_f32_piece = gemm_f32_inner * gemm_f32_pitch,
+    GEMM_F32_TILE = 64,
+    GEMM_F32_INNER = 16,
+    GEMM_F32_THREADS = 256,
+    GEMM_F32_PITCH = GEMM_F32_TILE + 4, // a row of shared memory: the outputs of one inner element
+    GEMM_F32_PIECE = GEMM_F32_INNER * GEMM_F32_PITCH,
 
-    chunk_elements = 8, // a copy of 16 bytes
-    piece_pad = 8,      // elements between rows, so that eight rows in a column lie in different banks
+    CHUNK_ELEMENTS = 8, // a copy of 16 bytes
+    PIECE_PAD = 8,      // elements between rows, so that eight rows in a column lie in different banks
 };
 
-static_assert(gemm_threads / 32 * gemm_warp_rows * gemm_warp_columns == gemm_tile * gemm_tile, "the warps fill a tile");
-static_assert(gemm_f32_tile * gemm_f32_tile == 16 * gemm_f32_threads, "sixteen outputs a thread");
+static_assert(GEMM_THREADS / 32 * GEMM_WARP_ROWS * GEMM_WARP_COLUMNS == GEMM_TILE * GEMM_TILE, "the warps fill a tile");
+static_assert(GEMM_F32_TILE * GEMM_F32_TILE == 16 * GEMM_F32_THREADS, "sixteen outputs a thread");
 
 // ---- operands ----
 
@@ -56,9 +56,9 @@ int operand_alignment(const struct operand *o) {
 template <int outer_count, int inner_count, int threads, bool transposed> struct piece_reader {
     static constexpr int rows = transposed ? inner_count : outer_count; // of a piece
     static constexpr int columns = transposed ? outer_count : inner_count;
-    static constexpr int pitch = columns + piece_pad;
+    static constexpr int pitch = columns + PIECE_PAD;
     static constexpr int elements = rows * pitch; // of shared memory
-    static constexpr int rows_apart = threads / (columns / chunk_elements);
+    static constexpr int rows_apart = threads / (columns / CHUNK_ELEMENTS);
     static_assert(rows % rows_apart == 0, "every thread copies as many chunks");
 
     const struct bf16 *start, *from;
@@ -67,8 +67,8 @@ template <int outer_count, int inner_count, int threads, bool transposed> struct
 
     // For the piece whose first outer index is `outer`.
     __device__ __forceinline__ piece_reader(const struct operand &o, int64_t outer) {
-        row = (int)threadIdx.x / (columns / chunk_elements);
-        column = (int)threadIdx.x % (columns / chunk_elements) * chunk_elements;
+        row = (int)threadIdx.x / (columns / CHUNK_ELEMENTS);
+        column = (int)threadIdx.x % (columns / CHUNK_ELEMENTS) * CHUNK_ELEMENTS;
         int64_t left = o.outer - outer;
         outer_left = (int)(left < outer_count ? left : outer_count);
         start = (const struct bf16 *)o.data;
@@ -86,7 +86,7 @@ template <int outer_count, int inner_count, int threads, bool transposed> struct
             int r = row + i * rows_apart;
             int count =
                 transposed ? (r < inner_left ? outer_left - column : 0) : (r < outer_left ? inner_left - column : 0);
-            count = count < 0 ? 0 : count > chunk_elements ? chunk_elements : count;
+            count = count < 0 ? 0 : count > CHUNK_ELEMENTS ? CHUNK_ELEMENTS : count;
             struct bf16 *to = piece + r * pitch + column;
             const struct bf16 *source = count ? from + i * jump : start;
             if (alignment == 16) {
@@ -96,7 +96,7 @@ template <int outer_count, int inner_count, int threads, bool transposed> struct
                 cp_async8(to, source, (uint32_t)(count - second) * (uint32_t)sizeof *to);
                 cp_async8(to + 4, second ? source + 4 : start, (uint32_t)second * (uint32_t)sizeof *to);
             } else {
-                for (int e = 0; e < chunk_elements; e++) to[e].bits = e < count ? source[e].bits : (uint16_t)0;
+                for (int e = 0; e < CHUNK_ELEMENTS; e++) to[e].bits = e < count ? source[e].bits : (uint16_t)0;
             }
         }
         from += advance;
@@ -141,7 +141,7 @@ DEVICE void product_store(const struct product &p, int64_t row, int64_t column, 
 // their way to shared memory. Rows that begin at multiples of 16 or 8 bytes are copied asynchronously, others element
 // by element.
 
-template <bool transposed> using gemm_reader = piece_reader<gemm_tile, gemm_inner, gemm_threads, transposed>;
+template <bool transposed> using gemm_reader = piece_reader<GEMM_TILE, GEMM_INNER, GEMM_THREADS, transposed>;
 
 template <bool a_transposed, bool b_transposed> struct gemm_stage {
     struct bf16 a[gemm_reader<a_transposed>::elements], b[gemm_reader<b_transposed>::elements];
@@ -150,20 +150,20 @@ template <bool a_transposed, bool b_transposed> struct gemm_stage {
 // The first row and column of this block's tile. Blocks follow each other down a group of tiles of rows, then to the
 // right.
 DEVICE void gemm_place_block(const struct product &p, int64_t *row, int64_t *column) {
-    int64_t down = (p.a.outer + gemm_tile - 1) / gemm_tile;
-    int64_t right = (p.b.outer + gemm_tile - 1) / gemm_tile;
-    int64_t group = blockIdx.x / (gemm_group * right), within = blockIdx.x % (gemm_group * right);
-    int64_t rows = down - group * gemm_group; // of tiles
-    if (rows > gemm_group) rows = gemm_group;
-    *row = (group * gemm_group + within % rows) * gemm_tile;
-    *column = within / rows * gemm_tile;
+    int64_t down = (p.a.outer + GEMM_TILE - 1) / GEMM_TILE;
+    int64_t right = (p.b.outer + GEMM_TILE - 1) / GEMM_TILE;
+    int64_t group = blockIdx.x / (GEMM_GROUP * right), within = blockIdx.x % (GEMM_GROUP * right);
+    int64_t rows = down - group * GEMM_GROUP; // of tiles
+    if (rows > GEMM_GROUP) rows = GEMM_GROUP;
+    *row = (group * GEMM_GROUP + within % rows) * GEMM_TILE;
+    *column = within / rows * GEMM_TILE;
 }
 
 template <bool a_transposed, bool b_transposed>
 DEVICE void gemm_add_step(float sums[4][4][4], const struct gemm_stage<a_transposed, b_transposed> *stage, int warp_row,
                           int warp_column) {
 #pragma unroll
-    for (int k = 0; k < gemm_inner; k += 16) {
+    for (int k = 0; k < GEMM_INNER; k += 16) {
         uint32_t a[4][4], b[2][4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -177,7 +177,7 @@ DEVICE void gemm_add_step(float sums[4][4][4], const struct gemm_stage<a_transpo
 }
 
 template <bool a_transposed, bool b_transposed, int alignment>
-__global__ void __launch_bounds__(gemm_threads, 2) gemm_bf16_kernel(struct product p) {
+__global__ void __launch_bounds__(GEMM_THREADS, 2) gemm_bf16_kernel(struct product p) {
     using stage = gemm_stage<a_transposed, b_transposed>;
     stage *stages = (stage *)dynamic_shared();
     int64_t row, column, inner = p.a.inner;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(gemm_threads, 2) gemm_bf16_kernel(struct produ
     gemm_reader<a_transposed> a(p.a, row);
     gemm_reader<b_transposed> b(p.b, column);
     int warp = (int)threadIdx.x / 32, lane = lane_id();
-    int warp_row = warp / 4 * gemm_warp_rows, warp_column = warp % 4 * gemm_warp_columns;
+    int warp_row = warp / 4 * GEMM_WARP_ROWS, warp_column = warp % 4 * GEMM_WARP_COLUMNS;
     float sums[4][4][4];
 #pragma unroll
     for (int i = 0; i < 64; i++) sums[i / 16][i / 4 % 4][i % 4] = 0;
@@ -198,14 +198,14 @@ __global__ void __launch_bounds__(gemm_threads, 2) gemm_bf16_kernel(struct produ
             b.template copy<alignment>(stages[to].b, inner - read);
         }
         cp_async_commit();
-        read += gemm_inner;
-        to = (to + 1) % gemm_stages;
+        read += GEMM_INNER;
+        to = (to + 1) % GEMM_STAGES;
     };
-    for (int i = 0; i < gemm_stages - 1; i++) copy();
-    for (int64_t k = 0; k < inner; k += gemm_inner) {
-        cp_async_wait<gemm_stages - 2>();
+    for (int i = 0; i < GEMM_STAGES - 1; i++) copy();
+    for (int64_t k = 0; k < inner; k += GEMM_INNER) {
+        cp_async_wait<GEMM_STAGES - 2>();
         __syncthreads(); // this step has arrived, and everybody is done with the stage that is copied to next
-        const stage *current = &stages[(to + 1) % gemm_stages];
+        const stage *current = &stages[(to + 1) % GEMM_STAGES];
         copy();
         gemm_add_step<a_transposed, b_transposed>(sums, current, warp_row, warp_column);
     }
@@ -218,14 +218,14 @@ __global__ void __launch_bounds__(gemm_threads, 2) gemm_bf16_kernel(struct produ
 
 template <bool a_transposed, bool b_transposed>
 static void gemm_launch(struct cuda_backend *cuda, const struct product *p, unsigned blocks) {
-    size_t shared = gemm_stages * sizeof(gemm_stage<a_transposed, b_transposed>);
+    size_t shared = GEMM_STAGES * sizeof(gemm_stage<a_transposed, b_transposed>);
     int a = operand_alignment(&p->a), b = operand_alignment(&p->b), alignment = a < b ? a : b;
     if (alignment == 16)
-        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 16>), blocks, gemm_threads, shared, cuda->stream, *p);
+        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 16>), blocks, GEMM_THREADS, shared, cuda->stream, *p);
     else if (alignment == 8)
-        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 8>), blocks, gemm_threads, shared, cuda->stream, *p);
+        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 8>), blocks, GEMM_THREADS, shared, cuda->stream, *p);
     else
-        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 2>), blocks, gemm_threads, shared, cuda->stream, *p);
+        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 2>), blocks, GEMM_THREADS, shared, cuda->stream, *p);
 }
 
 template <bool a_transposed, bool b_transposed> static void gemm_load(void) {
@@ -246,7 +246,7 @@ static unsigned gemm_tiles(const struct product *p, int64_t tile) {
 }
 
 status gemm_bf16(struct cuda_backend *cuda, const struct product *p) {
-    unsigned blocks = gemm_tiles(p, gemm_tile);
+    unsigned blocks = gemm_tiles(p, GEMM_TILE);
     assert(p->b.transposed || !p->a.transposed);
     if (p->a.transposed)
         gemm_launch<true, true>(cuda, p, blocks);
@@ -265,13 +265,13 @@ status gemm_bf16(struct cuda_backend *cuda, const struct product *p) {
 
 template <int rows, int warps> struct skinny_shape {
     static constexpr int threads = 32 * warps, columns = 16 * warps;
-    using in_reader = piece_reader<rows, skinny_inner, threads, false>;
-    using weight_reader = piece_reader<columns, skinny_inner, threads, false>;
+    using in_reader = piece_reader<rows, SKINNY_INNER, threads, false>;
+    using weight_reader = piece_reader<columns, SKINNY_INNER, threads, false>;
     struct skinny_stage {
         struct bf16 weight[weight_reader::elements], in[in_reader::elements];
     };
-    static constexpr int fitting = skinny_shared / (int)sizeof(skinny_stage);
-    static constexpr int stages = fitting < skinny_most_stages ? fitting : skinny_most_stages;
+    static constexpr int fitting = SKINNY_SHARED / (int)sizeof(skinny_stage);
+    static constexpr int stages = fitting < MAX_SKINNY_STAGES ? fitting : MAX_SKINNY_STAGES;
 };
 
 template <int rows, int warps> __global__ void __launch_bounds__(32 * warps) gemm_skinny_kernel(struct product p) {
@@ -293,17 +293,17 @@ template <int rows, int warps> __global__ void __launch_bounds__(32 * warps) gem
             in.template copy<16>(stages[to].in, inner - read);
         }
         cp_async_commit();
-        read += skinny_inner;
+        read += SKINNY_INNER;
         to = (to + 1) % shape::stages;
     };
     for (int i = 0; i < shape::stages - 1; i++) copy();
-    for (int64_t step = 0; step < inner; step += skinny_inner) {
+    for (int64_t step = 0; step < inner; step += SKINNY_INNER) {
         cp_async_wait<shape::stages - 2>();
         __syncthreads(); // this step has arrived, and everybody is done with the stage that is copied to next
         const typename shape::skinny_stage *current = &stages[(to + 1) % shape::stages];
         copy();
 #pragma unroll
-        for (int k = 0; k < skinny_inner; k += 16) {
+        for (int k = 0; k < SKINNY_INNER; k += 16) {
             uint32_t a[4], b[4];
             fragment_a<false, shape::weight_reader::pitch>(a, current->weight, 16 * warp, k);
 #pragma unroll
@@ -329,12 +329,12 @@ template <int rows, int warps> static void gemm_skinny_launch(struct cuda_backen
 }
 
 bool gemm_skinny_fits(const struct product *p) {
-    return p->type == ELEMENT_BF16 && !p->a.transposed && !p->b.transposed && p->a.outer <= skinny_most_rows &&
+    return p->type == ELEMENT_BF16 && !p->a.transposed && !p->b.transposed && p->a.outer <= MAX_SKINNY_ROWS &&
            operand_alignment(&p->a) == 16 && operand_alignment(&p->b) == 16;
 }
 
 template <int rows> static void gemm_skinny_launch_rows(struct cuda_backend *cuda, const struct product *p) {
-    if (p->b.outer < skinny_many_columns)
+    if (p->b.outer < SKINNY_MANY_COLUMNS)
         gemm_skinny_launch<rows, 2>(cuda, p);
     else
         gemm_skinny_launch<rows, 4>(cuda, p);
@@ -358,31 +358,31 @@ status gemm_skinny(struct cuda_backend *cuda, const struct product *p) {
 // piece[k][outer] = elements of the operand from (outer, inner) on, zeros outside. Neighbouring threads read
 // neighbouring elements.
 DEVICE void gemm_f32_read(float *piece, const struct operand &o, int64_t outer, int64_t inner) {
-    for (int i = (int)threadIdx.x; i < gemm_f32_tile * gemm_f32_inner; i += gemm_f32_threads) {
-        int along = o.transposed ? i % gemm_f32_tile : i / gemm_f32_inner;
-        int k = o.transposed ? i / gemm_f32_tile : i % gemm_f32_inner;
+    for (int i = (int)threadIdx.x; i < GEMM_F32_TILE * GEMM_F32_INNER; i += GEMM_F32_THREADS) {
+        int along = o.transposed ? i % GEMM_F32_TILE : i / GEMM_F32_INNER;
+        int k = o.transposed ? i / GEMM_F32_TILE : i % GEMM_F32_INNER;
         int64_t m = outer + along, l = inner + k, at = o.transposed ? l * o.stride + m : m * o.stride + l;
-        piece[k * gemm_f32_pitch + along] = m < o.outer && l < o.inner ? ((const float *)o.data)[at] : 0;
+        piece[k * GEMM_F32_PITCH + along] = m < o.outer && l < o.inner ? ((const float *)o.data)[at] : 0;
     }
 }
 
-__global__ void __launch_bounds__(gemm_f32_threads) gemm_f32_kernel(struct product p) {
-    float *a = (float *)dynamic_shared(), *b = a + gemm_f32_piece;
-    int64_t right = (p.b.outer + gemm_f32_tile - 1) / gemm_f32_tile;
-    int64_t row = blockIdx.x / right * gemm_f32_tile, column = blockIdx.x % right * gemm_f32_tile;
+__global__ void __launch_bounds__(GEMM_F32_THREADS) gemm_f32_kernel(struct product p) {
+    float *a = (float *)dynamic_shared(), *b = a + GEMM_F32_PIECE;
+    int64_t right = (p.b.outer + GEMM_F32_TILE - 1) / GEMM_F32_TILE;
+    int64_t row = blockIdx.x / right * GEMM_F32_TILE, column = blockIdx.x % right * GEMM_F32_TILE;
     int own_row = (int)threadIdx.x / 16 * 4, own_column = (int)threadIdx.x % 16 * 4;
     float sums[4][4] = {};
-    for (int64_t inner = 0; inner < p.a.inner; inner += gemm_f32_inner) {
+    for (int64_t inner = 0; inner < p.a.inner; inner += GEMM_F32_INNER) {
         __syncthreads(); // everybody is done with the pieces before
         gemm_f32_read(a, p.a, row, inner);
         gemm_f32_read(b, p.b, column, inner);
         __syncthreads();
 #pragma unroll
-        for (int k = 0; k < gemm_f32_inner; k++) {
+        for (int k = 0; k < GEMM_F32_INNER; k++) {
 #pragma unroll
             for (int i = 0; i < 16; i++)
-                sums[i / 4][i % 4] = fma_rn(a[k * gemm_f32_pitch + own_row + i / 4],
-                                            b[k * gemm_f32_pitch + own_column + i % 4], sums[i / 4][i % 4]);
+                sums[i / 4][i % 4] = fma_rn(a[k * GEMM_F32_PITCH + own_row + i / 4],
+                                            b[k * GEMM_F32_PITCH + own_column + i % 4], sums[i / 4][i % 4]);
         }
     }
 #pragma unroll
@@ -391,7 +391,7 @@ __global__ void __launch_bounds__(gemm_f32_threads) gemm_f32_kernel(struct produ
 }
 
 status gemm_f32(struct cuda_backend *cuda, const struct product *p) {
-    LAUNCH(gemm_f32_kernel, gemm_tiles(p, gemm_f32_tile), gemm_f32_threads, 2 * gemm_f32_piece * sizeof(float),
+    LAUNCH(gemm_f32_kernel, gemm_tiles(p, GEMM_F32_TILE), GEMM_F32_THREADS, 2 * GEMM_F32_PIECE * sizeof(float),
            cuda->stream, *p);
     return cuda_launched("gemm_f32");
 }

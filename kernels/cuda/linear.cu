@@ -7,8 +7,8 @@
 #include "kernels/cuda/rows.h"
 
 enum {
-    sum_rows = 128, // rows that one thread adds up
-    sum_threads = 128,
+    SUM_ROWS = 128, // rows that one thread adds up
+    SUM_THREADS = 128,
 };
 
 status product_run(struct cuda_backend *cuda, const struct product *p) {
@@ -62,12 +62,12 @@ status cuda_linear_grad_input(struct backend *backend, struct tensor grad_in, st
     return product_run(cuda_of(backend), &p);
 }
 
-// sums[block][column] = the sum of column `column` over rows [block * sum_rows, (block + 1) * sum_rows), in order.
-__global__ void __launch_bounds__(sum_threads)
+// sums[block][column] = the sum of column `column` over rows [block * SUM_ROWS, (block + 1) * SUM_ROWS), in order.
+__global__ void __launch_bounds__(SUM_THREADS)
     linear_sum_rows_kernel(float *sums, struct operand in, enum element type) {
-    int64_t column = (int64_t)blockIdx.x * sum_threads + threadIdx.x, first = (int64_t)blockIdx.y * sum_rows;
+    int64_t column = (int64_t)blockIdx.x * SUM_THREADS + threadIdx.x, first = (int64_t)blockIdx.y * SUM_ROWS;
     if (column >= in.inner) return;
-    int64_t end = first + sum_rows < in.outer ? first + sum_rows : in.outer;
+    int64_t end = first + SUM_ROWS < in.outer ? first + SUM_ROWS : in.outer;
     float sum = 0;
     for (int64_t row = first; row < end; row++)
         sum = add_rn(sum, element_read(in.data, type, row * in.stride + column));
@@ -75,9 +75,9 @@ __global__ void __launch_bounds__(sum_threads)
 }
 
 // grad_bias[column] += the sum over the blocks, in order.
-__global__ void __launch_bounds__(sum_threads)
+__global__ void __launch_bounds__(SUM_THREADS)
     linear_add_sums_kernel(float *grad_bias, const float *sums, int64_t columns, int64_t blocks) {
-    int64_t column = (int64_t)blockIdx.x * sum_threads + threadIdx.x;
+    int64_t column = (int64_t)blockIdx.x * SUM_THREADS + threadIdx.x;
     if (column >= columns) return;
     float sum = 0;
     for (int64_t block = 0; block < blocks; block++) sum = add_rn(sum, sums[block * columns + column]);
@@ -93,13 +93,13 @@ status cuda_linear_grad_weight(struct backend *backend, struct tensor grad_weigh
     CHECK(tensor_none(grad_bias) || tensor_is(grad_bias, ELEMENT_F32, 1, grad_out.columns));
     if (in.rows == 0 || grad_out.columns == 0) return OK;
     if (!tensor_none(grad_bias)) {
-        int64_t blocks = (grad_out.rows + sum_rows - 1) / sum_rows;
-        unsigned across = (unsigned)((grad_out.columns + sum_threads - 1) / sum_threads);
+        int64_t blocks = (grad_out.rows + SUM_ROWS - 1) / SUM_ROWS;
+        unsigned across = (unsigned)((grad_out.columns + SUM_THREADS - 1) / SUM_THREADS);
         float *sums;
         TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)(blocks * grad_out.columns) * sizeof *sums, &sums));
-        LAUNCH(linear_sum_rows_kernel, dim3(across, (unsigned)blocks), sum_threads, 0, cuda->stream, sums,
+        LAUNCH(linear_sum_rows_kernel, dim3(across, (unsigned)blocks), SUM_THREADS, 0, cuda->stream, sums,
                operand_of(grad_out, false), grad_out.type);
-        LAUNCH(linear_add_sums_kernel, across, sum_threads, 0, cuda->stream, (float *)tensor_row(grad_bias, 0), sums,
+        LAUNCH(linear_add_sums_kernel, across, SUM_THREADS, 0, cuda->stream, (float *)tensor_row(grad_bias, 0), sums,
                grad_out.columns, blocks);
         TRY(cuda_launched("linear_grad_weight"));
     }

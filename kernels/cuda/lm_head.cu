@@ -6,10 +6,10 @@
 #include "kernels/cuda/rows.h"
 
 enum {
-    block_logits = 1 << 27, // logits of a block of rows: 512 MiB,
-    block_rows_least = 128, // or 128 rows
-    part_vocabulary = 8192, // tokens of the vocabulary whose gradients exist at a time; sums depend on it
-    dlogits_threads = 256,
+    BLOCK_LOGITS = 1 << 27, // logits of a block of rows: 512 MiB,
+    MIN_BLOCK_ROWS = 128,   // or 128 rows
+    PART_VOCABULARY = 8192, // tokens of the vocabulary whose gradients exist at a time; sums depend on it
+    DLOGITS_THREADS = 256,
 };
 
 // A column of numbers of a tensor [T,1].
@@ -35,7 +35,7 @@ lm_head_arguments_fit(struct tensor in, const struct weight *lm_head, struct ten
 // ---- log-probabilities ----
 
 // One block a row. A row whose target is outside the vocabulary stays as it was.
-__global__ void __launch_bounds__(logits_threads)
+__global__ void __launch_bounds__(LOGITS_THREADS)
     logprob_kernel(const float *all_logits, int vocabulary, struct lm_head_column<const int32_t> targets,
                    struct lm_head_column<float> logprob, struct lm_head_column<float> lse, uint32_t *reports) {
     const float *logits = all_logits + (int64_t)blockIdx.x * vocabulary;
@@ -54,17 +54,17 @@ __global__ void __launch_bounds__(logits_threads)
 status cuda_logprob(struct backend *backend, struct tensor logprob, struct tensor lse, struct tensor in,
                     struct weight *lm_head, struct tensor targets) {
     struct cuda_backend *cuda = cuda_of(backend);
-    int64_t vocabulary = lm_head->plain.rows, block = (int64_t)block_logits / vocabulary;
+    int64_t vocabulary = lm_head->plain.rows, block = (int64_t)BLOCK_LOGITS / vocabulary;
     CHECK(lm_head_arguments_fit(in, lm_head, targets) && tensor_is(logprob, ELEMENT_F32, in.rows, 1));
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, in.rows, 1));
-    if (block < block_rows_least) block = block_rows_least;
+    if (block < MIN_BLOCK_ROWS) block = MIN_BLOCK_ROWS;
     if (block > in.rows) block = in.rows;
     struct tensor logits;
     TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_LOGITS, ELEMENT_F32, block, vocabulary, &logits));
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = in.rows - first < block ? in.rows - first : block;
         TRY(product_logits(cuda, tensor_rows(logits, 0, rows), tensor_rows(in, first, rows), lm_head->plain));
-        LAUNCH(logprob_kernel, (unsigned)rows, logits_threads, logits_warps * sizeof(double), cuda->stream,
+        LAUNCH(logprob_kernel, (unsigned)rows, LOGITS_THREADS, LOGITS_WARPS * sizeof(double), cuda->stream,
                (const float *)tensor_row(logits, 0), (int)vocabulary,
                lm_head_column_of<const int32_t>(tensor_rows(targets, first, rows)),
                lm_head_column_of<float>(tensor_rows(logprob, first, rows)),
@@ -85,12 +85,12 @@ struct dlogits {
 };
 
 // out = dlogprob * (onehot(target) - softmax(logits)); zeros for a target outside the vocabulary. One block for
-// dlogits_threads columns of a row.
-__global__ void __launch_bounds__(dlogits_threads)
+// DLOGITS_THREADS columns of a row.
+__global__ void __launch_bounds__(DLOGITS_THREADS)
     dlogits_kernel(struct dlogits part, struct lm_head_column<const int32_t> targets,
                    struct lm_head_column<const float> lse, struct lm_head_column<const float> dlogprob,
                    uint32_t *reports) {
-    int column = (int)(blockIdx.y * dlogits_threads + threadIdx.x);
+    int column = (int)(blockIdx.y * DLOGITS_THREADS + threadIdx.x);
     if (column >= part.columns) return;
     int64_t row = blockIdx.x, at = row * part.columns + column;
     int32_t target = targets[row];
@@ -111,7 +111,7 @@ status cuda_logprob_grad(struct backend *backend, struct tensor grad_in, struct 
                          struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob) {
     struct cuda_backend *cuda = cuda_of(backend);
     int64_t rows = in.rows, vocabulary = lm_head->plain.rows;
-    int64_t most = vocabulary < part_vocabulary ? vocabulary : (int64_t)part_vocabulary;
+    int64_t most = vocabulary < PART_VOCABULARY ? vocabulary : (int64_t)PART_VOCABULARY;
     CHECK(!lm_head->prepacked && lm_head_arguments_fit(in, lm_head, targets));
     CHECK(tensor_is(grad_in, -1, rows, in.columns));
     CHECK(tensor_is(lse, ELEMENT_F32, rows, 1) && tensor_is(dlogprob, ELEMENT_F32, rows, 1));
@@ -123,7 +123,7 @@ status cuda_logprob_grad(struct backend *backend, struct tensor grad_in, struct 
     if (in.type != ELEMENT_F32) TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_DLOGITS, in.type, rows, most, &dlogits));
     if (grad_in.type != ELEMENT_F32)
         TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_GRAD_IN, ELEMENT_F32, rows, in.columns, &sums));
-    for (int64_t token = 0; token < vocabulary; token += part_vocabulary) {
+    for (int64_t token = 0; token < vocabulary; token += PART_VOCABULARY) {
         // The tokens [token, token + columns) of the vocabulary, for all rows.
         int64_t columns = vocabulary - token < most ? vocabulary - token : most;
         struct tensor plain = tensor_rows(lm_head->plain, token, columns);
@@ -132,8 +132,8 @@ status cuda_logprob_grad(struct backend *backend, struct tensor grad_in, struct 
         TRY(product_logits(cuda, logits, in, plain));
         struct dlogits part = {
             (const float *)tensor_row(logits, 0), tensor_row(dlogits, 0), in.type, (int)columns, token, vocabulary};
-        LAUNCH(dlogits_kernel, dim3((unsigned)rows, (unsigned)((columns + dlogits_threads - 1) / dlogits_threads)),
-               dlogits_threads, 0, cuda->stream, part, lm_head_column_of<const int32_t>(targets),
+        LAUNCH(dlogits_kernel, dim3((unsigned)rows, (unsigned)((columns + DLOGITS_THREADS - 1) / DLOGITS_THREADS)),
+               DLOGITS_THREADS, 0, cuda->stream, part, lm_head_column_of<const int32_t>(targets),
                lm_head_column_of<const float>(lse), lm_head_column_of<const float>(dlogprob), cuda->reports);
         TRY(cuda_launched("logprob_grad"));
         struct product p = product_of(sums, operand_of(dlogits, false), operand_of(plain, true), in.type);

@@ -1,7 +1,7 @@
 // The sum of squares, the digest, AdamW, the exponential moving average, and the conversion of pairs: one pass over
 // dense memory each.
 //
-// A thread works on one octet. The arithmetic is that of the CPU, step by step, so the results have the same bits. The
+// A thread works on one OCTET. The arithmetic is that of the CPU, step by step, so the results have the same bits. The
 // sums go to the host: each block adds up a share, whose bounds depend on the length alone, and the host adds the
 // blocks' sums in order.
 #include <math.h>
@@ -15,50 +15,50 @@ struct number_row {
     struct device_rows values, remainders;
 };
 
-// out = the 16-bit integers of the octet at element i, of `count`.
-DEVICE void number_load_u16(uint32_t out[octet], const struct device_rows &in, int64_t i, int64_t count) {
+// out = the 16-bit integers of the OCTET at element i, of `count`.
+DEVICE void number_load_u16(uint32_t out[OCTET], const struct device_rows &in, int64_t i, int64_t count) {
     const uint16_t *from = (const uint16_t *)in.data + i;
-    if (in.aligned && count - i >= octet) {
+    if (in.aligned && count - i >= OCTET) {
         struct words16 words = *(const struct words16 *)from;
 #pragma unroll
-        for (int e = 0; e < octet; e++) out[e] = words.word[e / 2] >> 16 * (e % 2) & 0xffff;
+        for (int e = 0; e < OCTET; e++) out[e] = words.word[e / 2] >> 16 * (e % 2) & 0xffff;
     } else {
 #pragma unroll
-        for (int e = 0; e < octet; e++) {
+        for (int e = 0; e < OCTET; e++) {
             out[e] = 0;
             if (i + e < count) out[e] = from[e];
         }
     }
 }
 
-DEVICE void number_store_u16(const struct device_rows &out, int64_t i, int64_t count, const uint32_t values[octet]) {
+DEVICE void number_store_u16(const struct device_rows &out, int64_t i, int64_t count, const uint32_t values[OCTET]) {
     uint16_t *to = (uint16_t *)out.data + i;
-    if (out.aligned && count - i >= octet) {
+    if (out.aligned && count - i >= OCTET) {
         struct words16 words;
 #pragma unroll
         for (int j = 0; j < 4; j++) words.word[j] = (values[2 * j] & 0xffff) | values[2 * j + 1] << 16;
         *(struct words16 *)to = words;
     } else {
 #pragma unroll
-        for (int e = 0; e < octet; e++)
+        for (int e = 0; e < OCTET; e++)
             if (i + e < count) to[e] = (uint16_t)values[e];
     }
 }
 
-DEVICE void pair_load(float out[octet], const struct number_row &in, int64_t i, int64_t count) {
-    uint32_t high[octet], low[octet];
+DEVICE void pair_load(float out[OCTET], const struct number_row &in, int64_t i, int64_t count) {
+    uint32_t high[OCTET], low[OCTET];
     number_load_u16(high, in.values, i, count);
     number_load_u16(low, in.remainders, i, count);
 #pragma unroll
-    for (int e = 0; e < octet; e++) out[e] = f32_from_bits((high[e] - (low[e] > 0x8000)) << 16 | low[e]);
+    for (int e = 0; e < OCTET; e++) out[e] = f32_from_bits((high[e] - (low[e] > 0x8000)) << 16 | low[e]);
 }
 
 // A remainder of 0x8000 under an odd high half is rounded up: it becomes 0x8001.
 template <int layout>
-DEVICE void pair_store(const struct number_row &out, int64_t i, int64_t count, const float in[octet]) {
-    uint32_t low[octet];
+DEVICE void pair_store(const struct number_row &out, int64_t i, int64_t count, const float in[OCTET]) {
+    uint32_t low[OCTET];
 #pragma unroll
-    for (int e = 0; e < octet; e++) {
+    for (int e = 0; e < OCTET; e++) {
         uint32_t bits = bits_from_f32(in[e]);
         low[e] = (bits + ((bits & 0x1ffff) == 0x18000)) & 0xffff;
     }
@@ -67,7 +67,7 @@ DEVICE void pair_store(const struct number_row &out, int64_t i, int64_t count, c
 }
 
 // `layout`: LAYOUT_F32 for float32, LAYOUT_BF16 for pairs, all aligned; or LAYOUT_ANY.
-template <int layout> DEVICE void number_load(float out[octet], const struct number_row &in, int64_t i, int64_t count) {
+template <int layout> DEVICE void number_load(float out[OCTET], const struct number_row &in, int64_t i, int64_t count) {
     if (layout == LAYOUT_F32 || (layout == LAYOUT_ANY && !in.remainders.data))
         octet_load<layout>(out, in.values, 0, i, count);
     else
@@ -75,7 +75,7 @@ template <int layout> DEVICE void number_load(float out[octet], const struct num
 }
 
 template <int layout>
-DEVICE void number_store(const struct number_row &out, int64_t i, int64_t count, const float in[octet]) {
+DEVICE void number_store(const struct number_row &out, int64_t i, int64_t count, const float in[OCTET]) {
     if (layout == LAYOUT_F32 || (layout == LAYOUT_ANY && !out.remainders.data))
         octet_store<layout>(out.values, 0, i, count, in);
     else
@@ -109,7 +109,7 @@ static enum layout optimizer_layout(int64_t count, const struct number_row *numb
     for (int i = 0; i < number_count; i++) {
         const struct number_row *n = &numbers[i];
         bool pairs = n->remainders.data != NULL, aligned = n->values.aligned && (!pairs || n->remainders.aligned);
-        enum layout own = !aligned || count % octet != 0 ? LAYOUT_ANY : pairs ? LAYOUT_BF16 : LAYOUT_F32;
+        enum layout own = !aligned || count % OCTET != 0 ? LAYOUT_ANY : pairs ? LAYOUT_BF16 : LAYOUT_F32;
         if (i == 0 && other_count == 0) layout = own;
         if (own != layout) layout = LAYOUT_ANY;
     }
@@ -130,12 +130,12 @@ struct adamw_args {
 
 // Stores the second moment in bfloat16: adds random bits below the last place, and drops what is below it. NaN stays
 // NaN.
-DEVICE void adamw_store_stochastic(const struct adamw_args &a, int64_t i, const float values[octet]) {
+DEVICE void adamw_store_stochastic(const struct adamw_args &a, int64_t i, const float values[OCTET]) {
     uint64_t random[2];
-    uint32_t high[octet];
+    uint32_t high[OCTET];
     for (int j = 0; j < 2; j++) random[j] = mix64(a.seed ^ (a.first_word + (uint64_t)i / 4 + (uint64_t)j));
 #pragma unroll
-    for (int e = 0; e < octet; e++) {
+    for (int e = 0; e < OCTET; e++) {
         uint32_t bits = bits_from_f32(values[e]);
         bool nan = (bits & 0x7fffffff) > 0x7f800000;
         high[e] = (nan ? bits | 0x400000 : bits + (uint32_t)(random[e / 4] >> 16 * (e % 4) & 0xffff)) >> 16;
@@ -143,16 +143,16 @@ DEVICE void adamw_store_stochastic(const struct adamw_args &a, int64_t i, const 
     number_store_u16(a.exp_avg_sq, i, a.count, high);
 }
 
-template <int layout> __global__ void __launch_bounds__(row_threads, 8) adamw_kernel(struct adamw_args a) {
-    int64_t i = grid_unit() * octet;
+template <int layout> __global__ void __launch_bounds__(ROW_THREADS, 8) adamw_kernel(struct adamw_args a) {
+    int64_t i = grid_unit() * OCTET;
     if (i >= a.count) return;
-    float param[octet], grad[octet], m[octet], v[octet];
+    float param[OCTET], grad[OCTET], m[OCTET], v[OCTET];
     number_load<layout>(param, a.param, i, a.count);
     octet_load<layout>(grad, a.grad, 0, i, a.count);
     octet_load<layout>(m, a.exp_avg, 0, i, a.count);
     octet_load<layout>(v, a.exp_avg_sq, 0, i, a.count);
 #pragma unroll
-    for (int e = 0; e < octet; e++) {
+    for (int e = 0; e < OCTET; e++) {
         float g = mul_rn(grad[e], a.grad_scale);
         m[e] = add_rn(mul_rn(m[e], a.beta1), mul_rn(g, a.one_minus_beta1));
         v[e] = add_rn(mul_rn(v[e], a.beta2), mul_rn(mul_rn(g, g), a.one_minus_beta2));
@@ -199,7 +199,7 @@ status cuda_adamw(struct backend *backend, const struct adamw_range *ranges, siz
         args.first_word = (uint64_t)r->offset / 4;
         args.decay = r->decay ? (float)(1 - options->lr * options->weight_decay) : 1.0f;
         LAUNCH_LAYOUT(optimizer_layout(elements, &args.param, 1, others, 3), adamw_kernel,
-                      grid_of(octets_of(elements), 1), row_threads, 0, cuda->stream, args);
+                      grid_of(octets_of(elements), 1), ROW_THREADS, 0, cuda->stream, args);
     }
     return cuda_launched("adamw");
 }
@@ -213,14 +213,14 @@ struct ema_args {
 };
 
 // In this form an average that equals `in` stays as it is.
-template <int layout> __global__ void __launch_bounds__(row_threads) ema_kernel(struct ema_args a) {
-    int64_t i = grid_unit() * octet;
+template <int layout> __global__ void __launch_bounds__(ROW_THREADS) ema_kernel(struct ema_args a) {
+    int64_t i = grid_unit() * OCTET;
     if (i >= a.count) return;
-    float average[octet], in[octet];
+    float average[OCTET], in[OCTET];
     number_load<layout>(average, a.average, i, a.count);
     number_load<layout>(in, a.in, i, a.count);
 #pragma unroll
-    for (int e = 0; e < octet; e++) average[e] = add_rn(average[e], mul_rn(add_rn(in[e], -average[e]), a.weight));
+    for (int e = 0; e < OCTET; e++) average[e] = add_rn(average[e], mul_rn(add_rn(in[e], -average[e]), a.weight));
     number_store<layout>(a.average, i, a.count, average);
 }
 
@@ -231,17 +231,17 @@ status cuda_ema(struct backend *backend, struct tensor average, struct tensor av
     if (count == 0) return OK;
     struct number_row numbers[] = {number_row_of(average, average_remainder), number_row_of(in, in_remainder)};
     struct ema_args args = {numbers[0], numbers[1], count, (float)(1 - decay)};
-    LAUNCH_LAYOUT(optimizer_layout(count, numbers, 2, NULL, 0), ema_kernel, grid_of(octets_of(count), 1), row_threads,
+    LAUNCH_LAYOUT(optimizer_layout(count, numbers, 2, NULL, 0), ema_kernel, grid_of(octets_of(count), 1), ROW_THREADS,
                   0, cuda_of(backend)->stream, args);
     return cuda_launched("ema");
 }
 
 // out = in; one of the two consists of pairs.
-__global__ void __launch_bounds__(row_threads)
+__global__ void __launch_bounds__(ROW_THREADS)
     pairs_kernel(struct number_row out, struct number_row in, int64_t count) {
-    int64_t i = grid_unit() * octet;
+    int64_t i = grid_unit() * OCTET;
     if (i >= count) return;
-    float values[octet];
+    float values[OCTET];
     number_load<LAYOUT_ANY>(values, in, i, count);
     number_store<LAYOUT_ANY>(out, i, count, values);
 }
@@ -253,7 +253,7 @@ static status optimizer_pairs(struct backend *backend, struct tensor out, struct
     CHECK(optimizer_number(out, out_remainder, count) && optimizer_number(in, in_remainder, count));
     CHECK(tensor_none(out_remainder) != tensor_none(in_remainder));
     if (count == 0) return OK;
-    LAUNCH(pairs_kernel, grid_of(octets_of(count), 1), row_threads, 0, cuda->stream, number_row_of(out, out_remainder),
+    LAUNCH(pairs_kernel, grid_of(octets_of(count), 1), ROW_THREADS, 0, cuda->stream, number_row_of(out, out_remainder),
            number_row_of(in, in_remainder), count);
     return cuda_launched("pairs");
 }
@@ -268,7 +268,7 @@ status cuda_join_f32(struct backend *backend, struct tensor out, struct tensor i
 
 // ---- sums ----
 
-enum { sum_most_blocks = 1024, sum_block_threads = 256 };
+enum { MAX_SUM_BLOCKS = 1024, SUM_BLOCK_THREADS = 256 };
 
 // What a block adds up; in scratch memory.
 union sum_of_block {
@@ -278,15 +278,15 @@ union sum_of_block {
 
 // Every block adds the octets of its threads; the number of blocks depends on `count` alone.
 template <int layout>
-__global__ void __launch_bounds__(sum_block_threads)
+__global__ void __launch_bounds__(SUM_BLOCK_THREADS)
     square_sum_kernel(union sum_of_block *sums, struct device_rows in, int64_t count) {
-    int64_t step = (int64_t)gridDim.x * sum_block_threads;
+    int64_t step = (int64_t)gridDim.x * SUM_BLOCK_THREADS;
     double sum = 0;
-    for (int64_t o = (int64_t)blockIdx.x * sum_block_threads + threadIdx.x; o * octet < count; o += step) {
-        float values[octet];
-        octet_load<layout>(values, in, 0, o * octet, count);
+    for (int64_t o = (int64_t)blockIdx.x * SUM_BLOCK_THREADS + threadIdx.x; o * OCTET < count; o += step) {
+        float values[OCTET];
+        octet_load<layout>(values, in, 0, o * OCTET, count);
 #pragma unroll
-        for (int e = 0; e < octet; e++) sum += (double)values[e] * (double)values[e];
+        for (int e = 0; e < OCTET; e++) sum += (double)values[e] * (double)values[e];
     }
     sum = block_sum(sum, (double *)dynamic_shared());
     if (threadIdx.x == 0) sums[blockIdx.x].squares = sum;
@@ -301,12 +301,12 @@ DEVICE uint64_t digest_word(const unsigned char *data, int64_t bytes, int64_t w)
 }
 
 // A thread takes two words at a time.
-__global__ void __launch_bounds__(sum_block_threads)
+__global__ void __launch_bounds__(SUM_BLOCK_THREADS)
     digest_kernel(union sum_of_block *sums, const unsigned char *data, int64_t bytes, uint64_t first) {
-    int64_t step = (int64_t)gridDim.x * sum_block_threads, words = (bytes + 7) / 8;
+    int64_t step = (int64_t)gridDim.x * SUM_BLOCK_THREADS, words = (bytes + 7) / 8;
     bool aligned = (uintptr_t)data % 16 == 0;
     uint64_t sum = 0;
-    for (int64_t w = 2 * ((int64_t)blockIdx.x * sum_block_threads + threadIdx.x); w < words; w += 2 * step) {
+    for (int64_t w = 2 * ((int64_t)blockIdx.x * SUM_BLOCK_THREADS + threadIdx.x); w < words; w += 2 * step) {
         uint64_t word[2];
         if (aligned && w * 8 + 16 <= bytes) {
             struct words16 in = *(const struct words16 *)(data + w * 8);
@@ -325,8 +325,8 @@ __global__ void __launch_bounds__(sum_block_threads)
 
 // *out = scratch memory for the sums of the blocks whose threads take `units` units of memory in turn.
 static status sums_scratch(struct cuda_backend *cuda, int64_t units, struct tensor *out) {
-    int64_t blocks = (units + sum_block_threads - 1) / sum_block_threads;
-    if (blocks > sum_most_blocks) blocks = sum_most_blocks;
+    int64_t blocks = (units + SUM_BLOCK_THREADS - 1) / SUM_BLOCK_THREADS;
+    if (blocks > MAX_SUM_BLOCKS) blocks = MAX_SUM_BLOCKS;
     return cuda_scratch_tensor(cuda, CUDA_SCRATCH_SUMS, ELEMENT_U8, blocks, sizeof(union sum_of_block), out);
 }
 
@@ -336,11 +336,11 @@ status cuda_square_sum(struct backend *backend, double *sum, struct tensor in) {
     CHECK(tensor_is(in, -1, in.rows, in.columns) && tensor_dense(in));
     if (count == 0) return OK;
     struct device_rows row = device_rows_of(tensor_reshape(in, 1, count));
-    union sum_of_block host[sum_most_blocks];
+    union sum_of_block host[MAX_SUM_BLOCKS];
     struct tensor sums;
     TRY(sums_scratch(cuda, octets_of(count), &sums));
-    LAUNCH_LAYOUT(layout_of(count, &row, 1), square_sum_kernel, (unsigned)sums.rows, sum_block_threads,
-                  sum_block_threads / 32 * sizeof(double), cuda->stream, (union sum_of_block *)tensor_row(sums, 0), row,
+    LAUNCH_LAYOUT(layout_of(count, &row, 1), square_sum_kernel, (unsigned)sums.rows, SUM_BLOCK_THREADS,
+                  SUM_BLOCK_THREADS / 32 * sizeof(double), cuda->stream, (union sum_of_block *)tensor_row(sums, 0), row,
                   count);
     TRY(cuda_launched("square_sum"));
     TRY(cuda_download(backend, host, ELEMENT_U8, sums));
@@ -353,10 +353,10 @@ status cuda_digest(struct backend *backend, struct tensor in, uint64_t first, ui
     CHECK(tensor_fits(in) && tensor_dense(in));
     int64_t bytes = in.rows * in.columns * (int64_t)element_size(in.type);
     if (bytes == 0) return OK;
-    union sum_of_block host[sum_most_blocks];
+    union sum_of_block host[MAX_SUM_BLOCKS];
     struct tensor sums;
     TRY(sums_scratch(cuda, (bytes + 15) / 16, &sums));
-    LAUNCH(digest_kernel, (unsigned)sums.rows, sum_block_threads, sum_block_threads / 32 * sizeof(uint64_t),
+    LAUNCH(digest_kernel, (unsigned)sums.rows, SUM_BLOCK_THREADS, SUM_BLOCK_THREADS / 32 * sizeof(uint64_t),
            cuda->stream, (union sum_of_block *)tensor_row(sums, 0), (const unsigned char *)tensor_row(in, 0), bytes,
            first);
     TRY(cuda_launched("digest"));

@@ -53,7 +53,7 @@ void *kv_cache_layer(const struct kv_cache *cache, const struct buffer *of, int 
 
 // ---- rope ----
 
-enum { rope_threads = 128, no_slot = -1 };
+enum { ROPE_THREADS = 128, NO_SLOT = -1 };
 
 struct rope_args {
     void *qkv; // [T, (H+2K)D]
@@ -89,7 +89,7 @@ DEVICE bool rope_token_valid(const struct rope_args *a, const int32_t *positions
         if (threadIdx.x == 0) report_error(a->reports, CUDA_REPORT_POSITION);
         return false;
     }
-    if (!a->keys || (slot >= no_slot && slot < a->cache_rows)) return true;
+    if (!a->keys || (slot >= NO_SLOT && slot < a->cache_rows)) return true;
     if (threadIdx.x == 0) report_error(a->reports, CUDA_REPORT_SLOT);
     return false;
 }
@@ -102,18 +102,18 @@ template <typename T> __global__ void rope_kernel(struct rope_args a) {
     int64_t slot = a.keys ? a.slots[token * a.slot_stride] : 0;
     if (!rope_token_valid(&a, positions, slot)) return;
     T *row = (T *)a.qkv + token * a.stride;
-    for (int i = (int)threadIdx.x; i < rotated * half; i += rope_threads) {
+    for (int i = (int)threadIdx.x; i < rotated * half; i += ROPE_THREADS) {
         int head = i / half, pair = i % half;
         int64_t position = positions[rope_axis(&a, pair)];
         float cos = a.cos[position * a.cos_stride + pair], sin = a.sin[position * a.sin_stride + pair];
         T *low = row + head * a.size + pair, *high = low + half;
         rope_rotate(low, high, cos, a.keys ? sin : -sin);
-        if (!a.keys || head < a.heads || slot == no_slot) continue;
+        if (!a.keys || head < a.heads || slot == NO_SLOT) continue;
         T *key = (T *)a.keys + ((head - a.heads) * a.cache_rows + slot) * a.size + pair;
         key[0] = *low;
         key[half] = *high;
     }
-    for (int i = (int)threadIdx.x; a.keys && slot != no_slot && i < a.key_heads * a.size; i += rope_threads) {
+    for (int i = (int)threadIdx.x; a.keys && slot != NO_SLOT && i < a.key_heads * a.size; i += ROPE_THREADS) {
         int head = i / a.size, d = i % a.size;
         ((T *)a.values)[(head * a.cache_rows + slot) * a.size + d] = row[rotated * a.size + i];
     }
@@ -122,12 +122,12 @@ template <typename T> __global__ void rope_kernel(struct rope_args a) {
 // A block for each token: its keys and values go to its slot.
 template <typename T> __global__ void kv_cache_write_kernel(struct rope_args a) {
     int64_t token = blockIdx.x, slot = a.slots[token * a.slot_stride];
-    if (slot < no_slot || slot >= a.cache_rows) {
+    if (slot < NO_SLOT || slot >= a.cache_rows) {
         if (threadIdx.x == 0) report_error(a.reports, CUDA_REPORT_SLOT);
         return;
     }
     const T *row = (const T *)a.qkv + token * a.stride + a.heads * a.size;
-    for (int i = (int)threadIdx.x; slot != no_slot && i < a.key_heads * a.size; i += rope_threads) {
+    for (int i = (int)threadIdx.x; slot != NO_SLOT && i < a.key_heads * a.size; i += ROPE_THREADS) {
         int64_t to = (i / a.size * a.cache_rows + slot) * a.size + i % a.size;
         ((T *)a.keys)[to] = row[i];
         ((T *)a.values)[to] = row[a.key_heads * a.size + i];
@@ -178,7 +178,7 @@ static status rope_run(struct backend *backend, struct tensor qkv, const struct 
     args.section1 = table->sections[1];
     args.position_ids = (const int32_t *)tensor_row(position_ids, 0);
     args.position_stride = position_ids.stride;
-    LAUNCH_TYPE(qkv.type, rope_kernel, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, args);
+    LAUNCH_TYPE(qkv.type, rope_kernel, (unsigned)qkv.rows, ROPE_THREADS, 0, cuda->stream, args);
     return cuda_launched("rope");
 }
 
@@ -198,6 +198,6 @@ status cuda_kv_cache_write(struct backend *backend, struct tensor qkv, struct he
     struct rope_args args;
     TRY(rope_args_init(&args, cuda, qkv, heads, cache, layer, cache_slots));
     if (qkv.rows == 0) return OK;
-    LAUNCH_TYPE(qkv.type, kv_cache_write_kernel, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, args);
+    LAUNCH_TYPE(qkv.type, kv_cache_write_kernel, (unsigned)qkv.rows, ROPE_THREADS, 0, cuda->stream, args);
     return cuda_launched("kv_cache_write");
 }

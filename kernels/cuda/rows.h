@@ -1,6 +1,6 @@
 // Rows of tensors as kernels see them, eight elements at a time, and sums over a block.
 //
-// A row is divided into octets of eight elements from its first one; the last octet may be shorter. A thread reads and
+// A row is divided into octets of eight elements from its first one; the last OCTET may be shorter. A thread reads and
 // writes whole octets. So the order in which a kernel adds the elements of a row depends on its length alone, and not
 // on how the row lies in memory: aligned rows are read with loads of 16 bytes, others element by element.
 #pragma once
@@ -8,7 +8,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
 
-enum { octet = 8, row_threads = 128, grid_rows = 65535 };
+enum { OCTET = 8, ROW_THREADS = 128, GRID_ROWS = 65535 };
 
 // What a kernel is compiled for. LAYOUT_F32 and LAYOUT_BF16: every operand has this type, aligned rows and whole
 // octets. LAYOUT_ANY: each operand's type and alignment are looked up when the kernel runs.
@@ -42,7 +42,7 @@ static inline struct device_rows device_rows_of(struct tensor t) {
 // The layout that a kernel may be compiled for, if these are its operands besides those that it reads as LAYOUT_ANY.
 // Every operand has `columns` columns; zeroed ones do not count.
 static inline enum layout layout_of(int64_t columns, const struct device_rows *operands, int count) {
-    bool f32 = columns % octet == 0, bf16 = f32;
+    bool f32 = columns % OCTET == 0, bf16 = f32;
     for (int i = 0; i < count; i++) {
         if (!operands[i].data) continue;
         f32 = f32 && operands[i].aligned && operands[i].type == ELEMENT_F32;
@@ -63,21 +63,21 @@ static inline enum layout layout_of(int64_t columns, const struct device_rows *o
     } while (0)
 
 static inline int64_t octets_of(int64_t columns) {
-    return (columns + octet - 1) / octet;
+    return (columns + OCTET - 1) / OCTET;
 }
 
-// A grid of blocks of row_threads threads over `units` units of a row (x) and over rows (y). A kernel takes the rows
+// A grid of blocks of ROW_THREADS threads over `units` units of a row (x) and over rows (y). A kernel takes the rows
 // blockIdx.y, blockIdx.y + gridDim.y ...
 static inline dim3 grid_of(int64_t units, int64_t rows) {
-    return dim3((unsigned)((units + row_threads - 1) / row_threads),
-                (unsigned)(rows < grid_rows ? rows : (int64_t)grid_rows));
+    return dim3((unsigned)((units + ROW_THREADS - 1) / ROW_THREADS),
+                (unsigned)(rows < GRID_ROWS ? rows : (int64_t)GRID_ROWS));
 }
 
 // ---- octets ----
 
 // The index of the thread in a grid of grid_of: the unit of a row that it works on.
 DEVICE int64_t grid_unit() {
-    return (int64_t)blockIdx.x * row_threads + threadIdx.x;
+    return (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x;
 }
 
 DEVICE float f32_from_f16(uint16_t half) {
@@ -121,7 +121,7 @@ DEVICE void element_store(char *row, enum element type, int64_t i, float value) 
         ((uint16_t *)row)[i] = f16_from_f32(value);
 }
 
-DEVICE void octet_unpack_bf16(float out[octet], struct words16 in) {
+DEVICE void octet_unpack_bf16(float out[OCTET], struct words16 in) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         out[2 * i] = f32_from_bits(in.word[i] << 16);
@@ -129,14 +129,14 @@ DEVICE void octet_unpack_bf16(float out[octet], struct words16 in) {
     }
 }
 
-DEVICE struct words16 octet_pack_bf16(const float in[octet]) {
+DEVICE struct words16 octet_pack_bf16(const float in[OCTET]) {
     struct words16 out;
 #pragma unroll
     for (int i = 0; i < 4; i++) out.word[i] = pack_bf16(in[2 * i], in[2 * i + 1]);
     return out;
 }
 
-DEVICE void octet_load_f32(float out[octet], const char *from) {
+DEVICE void octet_load_f32(float out[OCTET], const char *from) {
     struct words16 low = ((const struct words16 *)from)[0], high = ((const struct words16 *)from)[1];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -145,7 +145,7 @@ DEVICE void octet_load_f32(float out[octet], const char *from) {
     }
 }
 
-DEVICE void octet_store_f32(char *to, const float in[octet]) {
+DEVICE void octet_store_f32(char *to, const float in[OCTET]) {
     struct words16 low, high;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -156,18 +156,18 @@ DEVICE void octet_store_f32(char *to, const float in[octet]) {
     ((struct words16 *)to)[1] = high;
 }
 
-// out = the octet of `row` that begins at column i, of `columns`; elements after the row's end are 0.
+// out = the OCTET of `row` that begins at column i, of `columns`; elements after the row's end are 0.
 template <int layout>
-DEVICE void octet_load(float out[octet], const struct device_rows &rows, int64_t row, int64_t i, int64_t columns) {
+DEVICE void octet_load(float out[OCTET], const struct device_rows &rows, int64_t row, int64_t i, int64_t columns) {
     const char *from = rows.data + row * rows.stride;
-    bool whole = rows.aligned && columns - i >= octet;
+    bool whole = rows.aligned && columns - i >= OCTET;
     if (layout == LAYOUT_F32 || (layout == LAYOUT_ANY && whole && rows.type == ELEMENT_F32)) {
         octet_load_f32(out, from + i * 4);
     } else if (layout == LAYOUT_BF16 || (whole && rows.type == ELEMENT_BF16)) {
         octet_unpack_bf16(out, *(const struct words16 *)(from + i * 2));
     } else {
 #pragma unroll
-        for (int e = 0; e < octet; e++) {
+        for (int e = 0; e < OCTET; e++) {
             out[e] = 0;
             if (i + e < columns) out[e] = element_load(from, rows.type, i + e);
         }
@@ -177,22 +177,22 @@ DEVICE void octet_load(float out[octet], const struct device_rows &rows, int64_t
 // The reverse: rounds to the type of `rows`; elements after the row's end are dropped.
 template <int layout>
 DEVICE void octet_store(const struct device_rows &rows, int64_t row, int64_t i, int64_t columns,
-                        const float in[octet]) {
+                        const float in[OCTET]) {
     char *to = rows.data + row * rows.stride;
-    bool whole = rows.aligned && columns - i >= octet;
+    bool whole = rows.aligned && columns - i >= OCTET;
     if (layout == LAYOUT_F32 || (layout == LAYOUT_ANY && whole && rows.type == ELEMENT_F32)) {
         octet_store_f32(to + i * 4, in);
     } else if (layout == LAYOUT_BF16 || (whole && rows.type == ELEMENT_BF16)) {
         *(struct words16 *)(to + i * 2) = octet_pack_bf16(in);
     } else {
 #pragma unroll
-        for (int e = 0; e < octet; e++)
+        for (int e = 0; e < OCTET; e++)
             if (i + e < columns) element_store(to, rows.type, i + e, in[e]);
     }
 }
 
-// Rounds an octet to the type of `rows`, F32 or BF16.
-template <int layout> DEVICE void octet_round(float values[octet], const struct device_rows &rows) {
+// Rounds an OCTET to the type of `rows`, F32 or BF16.
+template <int layout> DEVICE void octet_round(float values[OCTET], const struct device_rows &rows) {
     if (layout == LAYOUT_BF16 || (layout == LAYOUT_ANY && rows.type == ELEMENT_BF16))
         octet_unpack_bf16(values, octet_pack_bf16(values));
 }
@@ -215,8 +215,8 @@ template <typename T> DEVICE T block_sum(T value, T *shared) {
 // Log-probabilities and sampling use the same operations, and get the same bits.
 
 enum {
-    logits_threads = 512,
-    logits_warps = logits_threads / 32,
+    LOGITS_THREADS = 512,
+    LOGITS_WARPS = LOGITS_THREADS / 32,
 };
 
 #define LOG2_E 1.44269504f
@@ -240,13 +240,13 @@ template <typename T, typename F> DEVICE T logits_reduce(T v, T *shared, F combi
     if (lane_id() == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();
     v = shared[0];
-    for (int warp = 1; warp < logits_warps; warp++) v = combine(v, shared[warp]);
+    for (int warp = 1; warp < LOGITS_WARPS; warp++) v = combine(v, shared[warp]);
     return v;
 }
 
 DEVICE float logits_max(const float *logits, int vocabulary, char *shared) {
     float max = -INFINITY;
-    for (int i = (int)threadIdx.x; i < vocabulary; i += logits_threads) max = logits_larger(max, logits[i]);
+    for (int i = (int)threadIdx.x; i < vocabulary; i += LOGITS_THREADS) max = logits_larger(max, logits[i]);
     return logits_reduce(max, (float *)shared, logits_larger);
 }
 
@@ -258,7 +258,7 @@ DEVICE float logits_weight(float logit, float max, float inverse_temperature) {
 // Returns log(sum(exp(logits))). `shared` has room for a double of each warp.
 DEVICE float logits_lse(const float *logits, int vocabulary, float max, char *shared) {
     double sum = 0;
-    for (int i = (int)threadIdx.x; i < vocabulary; i += logits_threads) sum += (double)logits_weight(logits[i], max, 1);
+    for (int i = (int)threadIdx.x; i < vocabulary; i += LOGITS_THREADS) sum += (double)logits_weight(logits[i], max, 1);
     sum = logits_reduce(sum, (double *)shared, [](double a, double b) { return a + b; });
     return (float)((double)max + log(sum));
 }

@@ -14,10 +14,10 @@
 #include "tools/demo/clip_writer.h"
 #include "tools/tools.h"
 
-enum { side = 112, frame_count = 16, rate = 8, kinds = 2, choices = 4, most_wordings = 4 };
+enum { SIDE = 112, FRAME_COUNT = 16, RATE = 8, KINDS = 2, CHOICES = 4, MAX_WORDINGS = 4 };
 
-static const char *const colours[choices] = {"red", "green", "blue", "yellow"};
-static const uint8_t colour_rgb[choices][3] = {{210, 40, 40}, {40, 170, 60}, {50, 80, 220}, {225, 205, 50}};
+static const char *const colours[CHOICES] = {"red", "green", "blue", "yellow"};
+static const uint8_t colour_rgb[CHOICES][3] = {{210, 40, 40}, {40, 170, 60}, {50, 80, 220}, {225, 205, 50}};
 
 // What one clip shows.
 struct scene {
@@ -29,12 +29,12 @@ struct scene {
 };
 
 struct question {
-    const char *texts[most_wordings]; // the same question in other words
-    const char *reasoning;            // without the word and the full stop at its end
+    const char *texts[MAX_WORDINGS]; // the same question in other words
+    const char *reasoning;           // without the word and the full stop at its end
     const char *const *words;
 };
 
-static const struct question questions[kinds] = {
+static const struct question questions[KINDS] = {
     {{"What colour is the shape at first?", "At first, what is the colour of the shape?",
       "Which colour does the shape have at first?", "What is the first colour of the shape?"},
      "At first the shape is",
@@ -63,7 +63,7 @@ static const struct option make_options[] = {
                 .default_value = "4800", .high = 10000000),
     TOOL_OPTION(make_options, wordings, OPTION_INT,
                 "wordings of each of the two questions; a clip and an example get one of them", .default_value = "1",
-                .low = 1, .high = most_wordings),
+                .low = 1, .high = MAX_WORDINGS),
     TOOL_OPTION(make_options, wrong_reasoning, OPTION_NUMBER, "share of the examples with a wrong reasoning",
                 .default_value = "0.1", .high = 1),
     TOOL_OPTION(make_options, answers, OPTION_CHOICE,
@@ -88,13 +88,13 @@ const struct option_table make_demo_data_table = {
 };
 
 static struct scene scene_at(uint64_t key) {
-    struct scene scene = {.colour = (int)rng_below(key, 1, 0, choices), .shape = (int)rng_below(key, 3, 0, choices)};
-    scene.new_colour = (scene.colour + 1 + (int)rng_below(key, 2, 0, choices - 1)) % choices;
+    struct scene scene = {.colour = (int)rng_below(key, 1, 0, CHOICES), .shape = (int)rng_below(key, 3, 0, CHOICES)};
+    scene.new_colour = (scene.colour + 1 + (int)rng_below(key, 2, 0, CHOICES - 1)) % CHOICES;
     assert(scene.new_colour != scene.colour);
-    scene.direction = (int)rng_below(key, 4, 0, choices);
-    scene.x = side * (0.4 + 0.2 * rng_uniform(key, 5, 0));
-    scene.y = side * (0.4 + 0.2 * rng_uniform(key, 5, 1));
-    scene.size = side * (0.16 + 0.06 * rng_uniform(key, 5, 2));
+    scene.direction = (int)rng_below(key, 4, 0, CHOICES);
+    scene.x = SIDE * (0.4 + 0.2 * rng_uniform(key, 5, 0));
+    scene.y = SIDE * (0.4 + 0.2 * rng_uniform(key, 5, 1));
+    scene.size = SIDE * (0.16 + 0.06 * rng_uniform(key, 5, 2));
     scene.background = 90 + (int)rng_below(key, 6, 0, 80);
     return scene;
 }
@@ -116,16 +116,16 @@ static bool scene_contains(const struct scene *scene, double dx, double dy) {
 static status make_write_clip(const char *path, const struct scene *scene) {
     struct clip_writer *writer = NULL;
     uint8_t *rgb;
-    NEW(&rgb, side * side * 3);
-    status result = clip_writer_open(&writer, path, side, side, rate);
-    for (int frame = 0; result == OK && frame < frame_count; frame++) {
-        double shift = side * 0.5 * ((double)frame / (frame_count - 1) - 0.5);
+    NEW(&rgb, SIDE * SIDE * 3);
+    status result = clip_writer_open(&writer, path, SIDE, SIDE, RATE);
+    for (int frame = 0; result == OK && frame < FRAME_COUNT; frame++) {
+        double shift = SIDE * 0.5 * ((double)frame / (FRAME_COUNT - 1) - 0.5);
         double x = scene->x + (scene->direction == 0 ? -shift : scene->direction == 1 ? shift : 0);
         double y = scene->y + (scene->direction == 2 ? -shift : scene->direction == 3 ? shift : 0);
-        const uint8_t *inside = colour_rgb[frame < frame_count / 2 ? scene->colour : scene->new_colour];
+        const uint8_t *inside = colour_rgb[frame < FRAME_COUNT / 2 ? scene->colour : scene->new_colour];
         uint8_t *pixel = rgb;
-        for (int row = 0; row < side; row++) {
-            for (int column = 0; column < side; column++, pixel += 3) {
+        for (int row = 0; row < SIDE; row++) {
+            for (int column = 0; column < SIDE; column++, pixel += 3) {
                 if (scene_contains(scene, column - x, row - y)) {
                     memcpy(pixel, inside, 3);
                 } else {
@@ -147,14 +147,14 @@ static int scene_answer(const struct scene *scene, int kind) {
 // Returns the right choice, or with probability `share` one of the three others.
 static int make_wrong(int right, double share, uint64_t key, uint64_t stream) {
     if (rng_uniform(key, stream, 0) >= share) return right;
-    return (right + 1 + (int)rng_below(key, stream, 1, choices - 1)) % choices;
+    return (right + 1 + (int)rng_below(key, stream, 1, CHOICES - 1)) % CHOICES;
 }
 
 // Appends one supervised example: a group with one completion whose text is given, and advantage 1.
 static void make_add_example(const struct make_options *given, struct buf *out, struct buf *corpus, int example,
                              int clip, const struct scene *scene) {
     uint64_t key = rng_key((uint64_t)given->seed ^ (uint64_t)example, "example");
-    int kind = (int)rng_below(key, 0, 0, kinds), right = scene_answer(scene, kind);
+    int kind = (int)rng_below(key, 0, 0, KINDS), right = scene_answer(scene, kind);
     const struct question *question = &questions[kind];
     int word = make_wrong(right, given->wrong_reasoning, key, 1);
     int letter = make_wrong(given->answers == MAKE_ANSWERS_CLIP ? right : word, given->wrong_answer, key, 2);
@@ -162,7 +162,7 @@ static void make_add_example(const struct make_options *given, struct buf *out, 
     struct buf prompt = {0};
     const char *text = question->texts[rng_below(key, 3, 0, (uint64_t)given->wordings)];
     buf_printf(&prompt, "%sOptions:\\n", text);
-    for (int i = 0; i < choices; i++) buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]);
+    for (int i = 0; i < CHOICES; i++) buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]);
     snprintf(reasoning, sizeof reasoning, "%s %s.", question->reasoning, question->words[word]);
     snprintf(completion, sizeof completion, "<think>%s</think><answer>%c</answer>", reasoning, 'A' + letter);
     buf_printf(out,
@@ -196,14 +196,14 @@ status make_demo_data_main(struct subcommand_call *call) {
         TRY_TO(result, done, make_write_clip(path, &scene));
         // A line of the Video-R1 layout for each question on the clip.
         struct buf *lines = i < given->clips ? &training : &held_out;
-        for (int kind = 0; kind < kinds; kind++) {
+        for (int kind = 0; kind < KINDS; kind++) {
             const struct question *question = &questions[kind];
             const char *text = question->texts[rng_below(key, 7, (uint64_t)kind, (uint64_t)given->wordings)];
             buf_printf(lines,
                        "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", "
                        "\"problem_type\": \"multiple choice\", \"options\": [",
-                       i * kinds + kind, text);
-            for (int k = 0; k < choices; k++)
+                       i * KINDS + kind, text);
+            for (int k = 0; k < CHOICES; k++)
                 buf_printf(lines, "%s\"%c. %s\"", k ? ", " : "", 'A' + k, question->words[k]);
             buf_printf(lines, "], \"path\": \"./clips/%04d.mp4\", \"solution\": \"<answer>%c</answer>\"}\n", i,
                        'A' + scene_answer(&scene, kind));

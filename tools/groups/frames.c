@@ -116,7 +116,7 @@ static status frames_list(void *context, const char *key, const struct frames *f
 // Prints the properties and, on a terminal, the middle frame, two pixels per character: the upper one as the
 // foreground of an upper half block, the lower one as its background.
 static void frames_show(const char *key, const struct frames *frames) {
-    enum { columns = 64 };
+    enum { COLUMNS = 64 };
     assert(frames->count > 0);
     printf("key               %s\nkind              %s\nframes            %d\nheight            %d\nwidth             "
            "%d\n",
@@ -127,7 +127,7 @@ static void frames_show(const char *key, const struct frames *frames) {
         putchar('\n');
     }
     if (!isatty(STDOUT_FILENO)) return;
-    int step = (frames->width + columns - 1) / columns, index = frames->count / 2;
+    int step = (frames->width + COLUMNS - 1) / COLUMNS, index = frames->count / 2;
     const uint8_t *pixels = frames->pixels + frames_bytes(frames) / (size_t)frames->count * (size_t)index;
     for (int y = 0; y + step < frames->height; y += 2 * step) {
         for (int x = 0; x < frames->width; x += step) {
