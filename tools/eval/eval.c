@@ -123,7 +123,8 @@ static void eval_count(struct eval_column *column, struct string category, bool 
 }
 
 static status eval_check(const struct group *group, const char *name, const struct double_array *values, bool nulls) {
-    if (!values->data) return fail(DATAERR, "not scored: %s: missing", name);
+    if (!values->data)
+        return fail(DATAERR, "not scored: %s: missing; for the rewards of a training: caravan report", name);
     return group_check_fractions(group, name, values, nulls);
 }
 

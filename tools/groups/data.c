@@ -239,9 +239,11 @@ status data_main(struct subcommand_call *call) {
     const size_t mistakes = parts[DATA_MISTAKES].count, missing = parts[DATA_MISSING].count,
                  unknown = parts[DATA_QUARANTINED].count, undecodable = parts[DATA_UNDECODABLE].count;
     if (mistakes + missing + unknown + undecodable)
-        result = fail(DATAERR,
-                      "%s: %zu mistakes, %zu samples of an unknown kind, %zu media missing, %zu of %lld not decodable",
-                      call->list[0], mistakes, unknown, missing, undecodable, (long long)report.opened);
+        result = fail(
+            DATAERR, "%s: %zu mistakes, %zu samples of an unknown kind, %zu media missing%s, %zu of %lld not decodable",
+            call->list[0], mistakes, unknown, missing,
+            missing && !given->media_root ? " (below the current directory: there is no --media-root)" : "",
+            undecodable, (long long)report.opened);
 done:
     buf_release(&text);
     tdestroy(report.seen, free);
