@@ -710,9 +710,9 @@ TEST_BETWEEN(a_seed_repeats_itself, NULL, print_seed) {
 // Each of these hung before what is said beside it. Another change of the code, or of the simulation, may let a seed
 // simulate something else.
 static const uint64_t seeds_that_hung[] = {
-    107,   // a new ledger begins with a number above any before
-    141,   // the source tells only what its ledger on the disk has
-    370,   // who drops a settled group says so
+    108,   // a new ledger begins with a number above any before
+    174,   // the source tells only what its ledger on the disk has
+    122,   // who drops a settled group says so
     479,   // a replica hears that the group is settled that it alone was given: at once, and within a second
     372,   // the groups before one that is settled already are issued
     110,   // a group that came early is handed out to optim though the source has gone back since
