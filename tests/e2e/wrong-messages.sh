@@ -58,7 +58,7 @@ class Peer:
         self.frame()
         version = int(re.search(r"version (\d+)", open(sys.argv[1]).readline())[1])
         self.hello = message("HELLO", protocol=version, schema=1, run=config["run"], name=name, replica=1,
-                             purpose=purpose, life=7)
+                             purpose=purpose, incarnation=7)
     def read(self, size):
         data = b""
         while len(data) < size:

@@ -204,6 +204,24 @@ TEST(the_giver_of_a_settled_group_is_told) {
     assert_int_equal(peers[FRAMES_1].last.passed, 1);
 }
 
+// A reader may still have a group that is settled, and wait for weights that will not come.
+TEST(readers_hear_within_a_second_what_is_settled) {
+    SCOPED(struct flow *, flow_free) flow = make_flow();
+    give(flow, FRAMES_1, 3, 0);
+    finish(flow, take(flow, 3));
+    send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_CREDIT});
+    send_to(flow, FRAMES_1, (struct wire_message){.kind = MESSAGE_AVAILABLE, .count = 0, .issue = 1, .settled = 4});
+    forget_what_was_sent();
+    now_ms += 999;
+    assert_int_equal(flow_send_pending(flow), OK);
+    assert_int_equal(peers[REWARD_1].last.kind, 0);
+    now_ms += 1;
+    assert_int_equal(flow_send_pending(flow), OK);
+    assert_int_equal(peers[REWARD_1].last.kind, MESSAGE_AVAILABLE);
+    assert_int_equal(peers[REWARD_1].last.count, 0);
+    assert_int_equal(peers[REWARD_1].last.settled, 4);
+}
+
 // Two replicas have sent nonsense before the I/O thread comes to it: both lose the connection, so that both give their
 // groups again.
 TEST(every_giver_of_nonsense_is_rejected) {

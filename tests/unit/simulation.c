@@ -715,8 +715,9 @@ static const uint64_t seeds_that_hung[] = {
     122,   // who drops a settled group says so
     479,   // a replica hears that the group is settled that it alone was given: at once, and within a second
     372,   // the groups before one that is settled already are issued
-    110,   // a group that came early is handed out to optim though the source has gone back since
+    117,   // a group that came early is handed out to optim though the source has gone back since
     10064, // a settled group waits for weights that will not come, until it is heard that it is settled
+    299,   // a process takes a group that only its readers have, and says that it has only what it can give again
 };
 
 TEST_BETWEEN(no_hang_comes_back, NULL, print_seed) {
