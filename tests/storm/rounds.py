@@ -461,7 +461,23 @@ class Run:
         for machine in self.machines:
             tail = read(machine.log).decode(errors="replace").strip().split("\n")[-6:]
             print(f"# {machine.name}: " + f"\n# {machine.name}: ".join(tail))
+            self.print_processes(machine)
         sys.stdout.flush()
+
+    @staticmethod
+    def print_processes(machine):
+        """What each process of a machine does and waits in, thread by thread, and the last line of each log."""
+        for pid in machine.processes():
+            words = read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")
+            threads = os.listdir(f"/proc/{pid}/task") if os.path.isdir(f"/proc/{pid}/task") else []
+            waits = [(re.search(r"State:\s+(\w)", read(f"/proc/{pid}/task/{thread}/status").decode()) or "??")[1] + " " +
+                     read(f"/proc/{pid}/task/{thread}/wchan").decode() + " " +
+                     read(f"/proc/{pid}/task/{thread}/syscall").decode().split(" ")[0] for thread in threads]
+            ticks = read(f"/proc/{pid}/stat").decode(errors="replace").rpartition(") ")[2].split(" ")[11:13]
+            print(f"# process {pid} {' '.join(words[:3])}: {'; '.join(waits)}; {'+'.join(ticks)} ticks")
+        logs = f"{machine.dir}/logs"
+        for name in sorted(os.listdir(logs)) if os.path.isdir(logs) else []:
+            print(f"# {name}: {read(f'{logs}/{name}').decode(errors='replace').strip().rpartition(chr(10))[2][:200]}")
 
     def close(self, keep):
         if keep:
