@@ -27,8 +27,13 @@ measured=$(grep -Ec '^\{"item": "[^"]+", "operation": "[a-z0-9_]+", "rows": [0-9
 none="none: products are measured with the own kernel"
 grep -q "^| emulated, cuBLASLt: $none |$" "$work/err" || fail "$(head -n 1 "$work/err")"
 head -n 1 "$work/out" | grep -q "\"kind\": \"emulated, sm_90\", \"cublaslt\": \"$none\"" || fail "$(head -n 1 "$work/out")"
-grep -q '^| large product .* % of the own product |$' "$work/err" || fail "$(cat "$work/err")"
 grep -q '^| digest .* % |$' "$work/err" || fail "$(cat "$work/err")"
+# Where other work slows the copy down that is measured first, memory limits even a large product: tries again.
+own_product() {
+    "$bench" --device emulated --tiny --only digest >"$work/out" 2>"$work/err" && has_own_product
+}
+has_own_product() { grep -q '^| large product .* % of the own product |$' "$work/err"; }
+has_own_product || wait_until 120 own_product || fail "$(cat "$work/err")"
 CARAVAN_CUBLASLT=$CARAVAN_LIB/libcaravan-emulated.so XDG_CACHE_HOME=$work "$bench" --device emulated --tiny --only none >"$work/out" 2>"$work/err" ||
     fail "exit $?: $(cat "$work/err")"
 grep -q '^| emulated, cuBLASLt: cuBLASLt 1 |$' "$work/err" || fail "$(cat "$work/err")"
