@@ -393,16 +393,20 @@ status flow_send_pending(struct flow *flow) {
         struct upstream *upstream = peer->tag;
         const int replica = peer->replica;
         const bool tell = upstream && !upstream->told;
-        for (const struct held_group *held = tell ? flow->first : NULL; held; held = held->next) {
+        // Whoever is told that this process has a group must hear when it is passed on, too.
+        for (struct held_group *held = tell ? flow->first : NULL; held; held = held->next) {
+            if (held->issue != flow->issue || held->state == HELD_ENDED) continue;
+            if (!flow_concerns(flow, &held->origins, replica)) continue;
+            origins_add(&held->origins, replica);
             have = flow_have(flow, held->seq, false);
-            if (held->issue == flow->issue && held->state != HELD_ENDED && flow_concerns(flow, &held->origins, replica))
-                TRY(wire_send(flow->wire, peer, &have, NULL));
+            TRY(wire_send(flow->wire, peer, &have, NULL));
         }
         for (size_t i = 0; tell && i < flow->outbox.count; i++) {
-            const struct outbox_entry *entry = flow->outbox.entries[i];
+            struct outbox_entry *entry = flow->outbox.entries[i];
+            if (!entry->data.size || !flow_concerns(flow, &entry->origins, replica)) continue;
+            origins_add(&entry->origins, replica);
             have = flow_have(flow, entry->seq, outbox_passed(&flow->outbox, entry));
-            if (entry->data.size && flow_concerns(flow, &entry->origins, replica))
-                TRY(wire_send(flow->wire, peer, &have, NULL));
+            TRY(wire_send(flow->wire, peer, &have, NULL));
         }
         if (tell) upstream->told = true;
         if (tell) TRY(wire_send(flow->wire, peer, &synced, NULL));

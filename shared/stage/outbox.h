@@ -13,7 +13,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-// Replicas of the stage before this one, by number: those that may give a group again.
+// Replicas of the stage before this one, by number: those that may give a group again, or were told who has it.
 enum { MAX_ORIGINS = 3 };
 struct origins {
     int count; // above MAX_ORIGINS: every replica

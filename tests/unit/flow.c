@@ -222,6 +222,26 @@ TEST(readers_hear_within_a_second_what_is_settled) {
     assert_int_equal(peers[REWARD_1].last.settled, 4);
 }
 
+// A replica that has not given a group is told of it while the one that has is away. It would count the group among
+// those that this process has for ever, if only the other one heard what became of it.
+TEST(whoever_was_told_of_a_group_hears_that_it_is_passed_on) {
+    SCOPED(struct flow *, flow_free) flow = make_flow();
+    give(flow, FRAMES_2, 1, 0);
+    struct held_group *held = take(flow, 1);
+    peers[FRAMES_2].peer.open = false;
+    happen(flow, FRAMES_2, WIRE_GONE);
+    assert_int_equal(flow_send_pending(flow), OK);
+    peers[FRAMES_2].peer.open = true;
+    happen(flow, FRAMES_2, WIRE_JOINED);
+    finish(flow, held);
+    forget_what_was_sent();
+    send_to(flow, REWARD_1, (struct wire_message){.kind = MESSAGE_CREDIT});
+    for (int i = FRAMES_1; i <= FRAMES_2; i++) {
+        assert_sent(i, MESSAGE_HAVE, 1);
+        assert_int_equal(peers[i].last.passed, 1);
+    }
+}
+
 // Two replicas have sent nonsense before the I/O thread comes to it: both lose the connection, so that both give their
 // groups again.
 TEST(every_giver_of_nonsense_is_rejected) {

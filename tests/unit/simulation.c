@@ -718,6 +718,7 @@ static const uint64_t seeds_that_hung[] = {
     117,   // a group that came early is handed out to optim though the source has gone back since
     10064, // a settled group waits for weights that will not come, until it is heard that it is settled
     299,   // a process takes a group that only its readers have, and says that it has only what it can give again
+    9599,  // a replica that was told of a group hears that it is passed on, too
 };
 
 TEST_BETWEEN(no_hang_comes_back, NULL, print_seed) {
