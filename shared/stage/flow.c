@@ -116,7 +116,7 @@ void flow_set_issue(struct flow *flow, int64_t issue, int64_t settled) {
             flow_add(flow, entry->seq, HELD_ENDED, &entry->origins);
     }
     outbox_settle_below(&flow->outbox, settled);
-    // A replica that got EMPTY because it had a group alone may have other groups when that one is settled.
+    // A replica that got EMPTY because of a group that is given out alone may have others when that one is settled.
     for (const struct downstream *downstream = flow->downstreams; downstream; downstream = downstream->next)
         flow->announce |= downstream->refused;
 }

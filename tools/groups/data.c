@@ -242,8 +242,7 @@ status data_main(struct subcommand_call *call) {
         result = fail(
             DATAERR, "%s: %zu mistakes, %zu samples of an unknown kind, %zu media missing%s, %zu of %lld not decodable",
             call->list[0], mistakes, unknown, missing,
-            missing && !given->media_root ? " (below the current directory: there is no --media-root)" : "",
-            undecodable, (long long)report.opened);
+            missing && !given->media_root ? " (no --media-root is given)" : "", undecodable, (long long)report.opened);
 done:
     buf_release(&text);
     tdestroy(report.seen, free);
