@@ -28,13 +28,13 @@
 enum { LOCAL_PREFIX_SIZE = sizeof LOCAL_PREFIX - 1 };
 
 enum {
-    LINGER_MS = 500,        // for the last messages
-    CONNECT_MS = 2000,      // without an answer, before a connection is tried again
-    RECONNECT_MS = 50,      // after a connection was closed or refused; libzmq adds up to as much at random
-    HEARTBEAT_MS = 2000,    // of silence, before libzmq asks whether the other side is there
-    HEARTBEAT_WAIT = 10000, // for the answer, before the connection is closed
-    LOOK_MS = 1000,         // between two looks at the files of the Unix sockets
-    MAX_RECEIVED = 32,      // messages between two polls, so that no socket or descriptor waits for long
+    LINGER_MS = 500,   // for the last messages
+    CONNECT_MS = 2000, // without an answer, before a connection is tried again
+    RECONNECT_MS = 50, // after a connection was closed or refused; libzmq adds up to as much at random
+    LOST_MS = 10000,   // before a TCP connection is closed whose other side does not acknowledge what was sent
+    IDLE_S = 10,       // before the other side of a silent TCP connection is asked whether it is there
+    LOOK_MS = 1000,    // between two looks at the files of the Unix sockets
+    MAX_RECEIVED = 32, // messages between two polls, so that no socket or descriptor waits for long
 };
 
 static_assert(MAX_LOCAL_PATH == sizeof((struct sockaddr_un *)0)->sun_path - 1, "the address of a Unix socket");
@@ -263,8 +263,13 @@ static status zmq_transport_set_common(void *socket) {
     TRY(zmq_transport_set_int(socket, ZMQ_RCVHWM, 0));
     TRY(zmq_transport_set_int(socket, ZMQ_LINGER, LINGER_MS));
     TRY(zmq_transport_set_int(socket, ZMQ_IPV6, 1));
-    TRY(zmq_transport_set_int(socket, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS));
-    TRY(zmq_transport_set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_WAIT));
+    // libzmq's own heartbeats would do the same, but with them a process whose peer ends while it closes a socket is
+    // ended by an assertion of libzmq.
+    TRY(zmq_transport_set_int(socket, ZMQ_TCP_MAXRT, LOST_MS));
+    TRY(zmq_transport_set_int(socket, ZMQ_TCP_KEEPALIVE, 1));
+    TRY(zmq_transport_set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, IDLE_S));
+    TRY(zmq_transport_set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, 1));
+    TRY(zmq_transport_set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, LOST_MS / 1000));
     return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &message_max, sizeof message_max)
                ? zmq_transport_failure("socket option")
                : OK;

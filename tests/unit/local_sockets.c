@@ -1,9 +1,11 @@
 // Unix sockets over ZeroMQ: in a directory with a path of 300 bytes, with a name that is too long, and removed while
-// they are in use.
+// they are in use. A peer that dies while a socket is closed.
 #include "tests/unit/unit.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
@@ -109,4 +111,53 @@ TEST(what_cannot_be_an_endpoint_is_refused) {
 
 int main(void) {
     return unit_run(make_directory, remove_directory);
+}
+
+// Sends messages until it is killed.
+static void send_for_ever(void) {
+    static const char text[1000];
+    const struct transport_frames frames = {.count = 1, .head = text, .head_size = sizeof text};
+    struct transport *client;
+    struct transport_link *link;
+    bool gone;
+    if (zmq_transport_open(&client, NULL) != OK) _exit(1);
+    if (client->calls->connect(client, endpoint, NULL, client, &link) != OK) _exit(1);
+    while (client->calls->send(client, link, NULL, &frames, &gone) == OK) usleep(200);
+    _exit(1);
+}
+
+// The server has answers that the peer did not read when it closes its socket. Then the peer sends more, and dies.
+TEST(a_peer_that_dies_while_its_socket_is_closed_ends_nobody_else) {
+    enum { ANSWERS = 64, ANSWER = 1 << 20 };
+    struct transport *server = NULL;
+    struct transport_event event = {0};
+    char *answer;
+    bool gone;
+    const pid_t peer = fork(); // before this process has threads
+    if (peer == 0) send_for_ever();
+    assert_true(peer > 0);
+    server = open_transport();
+    assert_int_equal(server->calls->bind(server, endpoint), OK);
+    for (int i = 0; i < 1000 && event.kind != TRANSPORT_MESSAGE; i++)
+        assert_int_equal(server->calls->receive(server, 10, &event), OK);
+    assert_int_equal(event.kind, TRANSPORT_MESSAGE);
+    const struct transport_client client = event.client;
+    usleep(1600000); // libzmq asks after two seconds whether the peer is there, if it is told to ask
+    NEW(&answer, ANSWER);
+    assert_int_equal(kill(peer, SIGSTOP), 0);
+    const struct transport_frames frames = {
+        .count = 2, .head = "answer", .head_size = 6, .bulk = answer, .bulk_size = ANSWER};
+    for (int i = 0; i < ANSWERS; i++) assert_int_equal(server->calls->send(server, NULL, &client, &frames, &gone), OK);
+    const pid_t killer = fork();
+    if (killer == 0) {
+        usleep(100000);
+        kill(peer, SIGCONT);
+        usleep(2000);
+        kill(peer, SIGKILL);
+        _exit(0);
+    }
+    server->calls->free(server);
+    assert_int_equal(waitpid(killer, NULL, 0), killer);
+    assert_int_equal(waitpid(peer, NULL, 0), peer);
+    free(answer);
 }
