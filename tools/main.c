@@ -10,6 +10,8 @@
 const struct subcommand subcommands[] = {
     {"check", check_main, &check_table, "find every mistake in a pipeline file and what it names",
      .pipeline = PIPELINE_OR_RUN},
+    {"compare", compare_main, &compare_table, "compare evaluations of methods over seeds", .least = 1, .most = INT_MAX},
+    {"curves", curves_main, &curves_table, "draw learning curves", .least = 1, .most = INT_MAX},
     {"data", data_main, &data_table, "count what an annotation file has, and find what is missing", .most = 1},
     {"eval", eval_main, &eval_table, "print the figures of scored groups, files side by side", .least = 1,
      .most = INT_MAX},
