@@ -124,6 +124,8 @@ $(BUILD)/tests/unit/condition: $(BUILD)/tools/groups/condition.o
 
 $(BUILD)/tests/unit/service: $(BUILD)/tools/run/service.o
 
+$(BUILD)/tests/unit/world: $(addprefix $(BUILD)/tools/miniature/,world.o picture.o)
+
 $(BUILD)/tests/unit/event_file: $(BUILD)/stages/optim/event_file.o
 
 $(BUILD)/tests/unit/answer_span: $(BUILD)/stages/refscore/answer_span.o

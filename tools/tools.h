@@ -89,11 +89,13 @@ subcommand_main make_demo_data_main;
 subcommand_main compare_main;
 subcommand_main curves_main;
 subcommand_main data_main;
+subcommand_main draw_main;
 subcommand_main eval_main;
 subcommand_main frames_main;
 subcommand_main graph_main;
 subcommand_main groups_main;
 subcommand_main init_main;
+subcommand_main judge_drawn_main;
 subcommand_main keygen_main;
 subcommand_main ls_main;
 subcommand_main pairs_main;
@@ -107,9 +109,10 @@ subcommand_main top_main;
 subcommand_main train_consistency_main;
 
 // What each takes.
-extern const struct option_table check_table, compare_table, curves_table, data_table, eval_table, frames_tool_table,
-    graph_table, groups_table, init_table, keygen_table, ls_table, make_demo_data_table, pairs_table, plan_table,
-    reference_table, report_table, run_table, stop_table, tokenize_table, top_table, train_consistency_table;
+extern const struct option_table check_table, compare_table, curves_table, data_table, draw_table, eval_table,
+    frames_tool_table, graph_table, groups_table, init_table, judge_drawn_table, keygen_table, ls_table,
+    make_demo_data_table, pairs_table, plan_table, reference_table, report_table, run_table, stop_table, tokenize_table,
+    top_table, train_consistency_table;
 
 // `caravan program`, which `caravan run` starts: it parses its command line as a stage. Returns the exit code.
 int program_main(int argc, char **argv);

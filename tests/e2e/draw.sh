@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# caravan draw and judge-drawn: equal files for equal seeds, annotations that `caravan data` accepts, levels that differ
+# in what they should, a right letter that is no likelier than another, and verdicts by the facts that are stated.
+. "$(dirname "$0")/common.sh"
+
+draw() { "$bin/caravan" draw "$1" --training 12 --validation 60 --warm-up 16 --pretraining 40 --lookups 20 --examples 200 --seed "$2"; }
+sums() { (cd "$1" && find . -type f | sort | xargs sha256sum); }
+
+draw "$work/a" 3
+draw "$work/b" 3
+draw "$work/c" 4
+diff <(sums "$work/a") <(sums "$work/b") || fail "two data sets of one seed differ"
+for file in annotations/training_6k.jsonl annotations/validation_L1.jsonl warm-up.jsonl videos/miniature/training-00000.mp4; do
+    ! cmp -s "$work/a/$file" "$work/c/$file" || fail "$file is the same for two seeds"
+done
+
+cd "$work/a"
+for file in training_6k validation_L1 validation_L2 validation_L3; do
+    "$bin/caravan" data annotations/$file.jsonl --format seed-bench-r1 --media-root . >"$work/data.txt" || fail "$file"
+    grep -q '^missing  *0$' "$work/data.txt" || fail "$file: $(cat "$work/data.txt")"
+done
+for file in annotations/training_with_cot_6k.jsonl pretraining.jsonl warm-up.jsonl; do
+    "$bin/caravan" data $file --format sft --media-root . >"$work/data.txt" || fail "$file: $(cat "$work/data.txt")"
+done
+
+# What is asked on L1 is asked on L2, and none of it on L3.
+questions() { grep -o '"question": "[^"]*"' annotations/validation_$1.jsonl | sort -u; }
+[ "$(questions L1)" = "$(questions L2)" ] && [ "$(questions L1 | wc -l)" = 6 ] || fail "L1 and L2 ask different things"
+[ -z "$(comm -12 <(questions L1) <(questions L3))" ] || fail "L3 asks what L1 asks"
+# Of 540 questions a letter is right for 135; five standard deviations are 50.
+for letter in A B C D; do
+    count=$(cat annotations/validation_L?.jsonl | grep -c "\"golden_choice_idx\": \"$letter\"")
+    [ "$count" -ge 85 ] && [ "$count" -le 185 ] || fail "$letter is right $count times"
+done
+# The answer of an example is what its reasoning concludes; in the warm-up a share has a wrong reasoning or answer.
+inconsistent() {
+    awk '/<think>/ { match($0, /So (it was|it is|the step is|next is) [^.]*/); said = substr($0, RSTART, RLENGTH); sub(/So (it was|it is|the step is|next is) /, "", said)
+        match($0, /<answer>./); if (!index($0, substr($0, RSTART + 8, 1) ". " said "\\n")) count++ } END { print count + 0 }' "$1"
+}
+[ "$(inconsistent annotations/training_with_cot_6k.jsonl)/$(wc -l <annotations/training_with_cot_6k.jsonl)" = 0/36 ] || fail "an example is inconsistent"
+[ "$(inconsistent pretraining.jsonl)/$(wc -l <pretraining.jsonl)" = 0/70 ] || fail "an example of the pretraining is inconsistent"
+count=$(inconsistent warm-up.jsonl) # of 200, 0.44 are expected: 0.3 + 0.2 - 0.3 x 0.2
+[ "$count" -ge 50 ] && [ "$count" -le 126 ] || fail "$count examples of the warm-up are inconsistent"
+
+# Verdicts.
+group() {
+    printf '{"id":"g","prompt":{"messages":[],"problem_type":"multiple choice","solution":"<answer>A</answer>","question":"%s","options":["blue","red","green","yellow"]},"completions":[{"text":"<think>%s</think><answer>%s</answer>","finish":"eos"}]}\n' \
+        "$1" "$2" "$3"
+}
+next='Which colour does the shape get next?\nOptions:\n'
+judged() { group "$@" | "$bin/caravan" judge-drawn | grep -o '"verdict":\[[^]]*\]'; }
+[ "$(judged "$next" "At first the colour is red, then green. So next is blue." A)" = '"verdict":[1]' ] || fail "a right conclusion"
+[ "$(judged "$next" "At first the colour is red, then green. So next is blue." B)" = '"verdict":[0]' ] || fail "another answer"
+# The facts count, not what is concluded from them.
+[ "$(judged "$next" "At first the colour is red, then green. So next is red." A)" = '"verdict":[1]' ] || fail "another conclusion"
+[ "$(judged "$next" "At first the colour is red. So next is blue." A)" = '"verdict":[null]' ] || fail "one fact alone"
+[ "$(judged "$next" "At first the colour is red, then green. So next is blue." E)" = '"verdict":[0]' ] || fail "no such option"
+[ "$(judged "$next" "At first the colour is red, then green. So next is blue." "")" = '"verdict":[null]' ] || fail "no answer"
+code=0
+group "What?" "At first" A | "$bin/caravan" judge-drawn >/dev/null 2>"$work/err" || code=$?
+[ $code = 65 ] && grep -q 'line 1: not a group: prompt.question: not a question of the miniature' "$work/err" || fail "$code $(cat "$work/err")"

@@ -1,0 +1,300 @@
+// caravan draw DIR: makes the miniature benchmark: clips of shapes that move, meet, change and hide, questions on them
+// in SEED-Bench-R1's layout with its three levels, and supervised examples whose reasoning or answer is wrong at times.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+#include "shared/base/rng.h"
+#include "shared/media/media.h"
+#include "tools/demo/clip_writer.h"
+#include "tools/miniature/world.h"
+#include "tools/tools.h"
+
+struct draw_options {
+    int64_t training, validation, warm_up, pretraining, lookups, examples;
+    double wrong_reasoning, wrong_answer;
+    int64_t seed;
+};
+
+static const struct option draw_options[] = {
+    TOOL_OPTION(draw_options, training, OPTION_INT, "clips to train on; each has three questions",
+                .default_value = "400", .low = 1, .high = 100000),
+    TOOL_OPTION(draw_options, validation, OPTION_INT, "clips of each of the three levels; each has three questions",
+                .default_value = "128", .low = 1, .high = 100000),
+    TOOL_OPTION(draw_options, warm_up, OPTION_INT, "clips of the supervised examples", .default_value = "1600",
+                .low = 1, .high = 1000000),
+    TOOL_OPTION(draw_options, pretraining, OPTION_INT, "examples without mistakes of the pretraining",
+                .default_value = "24000", .high = 10000000),
+    TOOL_OPTION(draw_options, lookups, OPTION_INT, "examples on letters alone that the pretraining begins with",
+                .default_value = "7000", .high = 10000000),
+    TOOL_OPTION(draw_options, examples, OPTION_INT, "examples of the warm-up, some of them with mistakes",
+                .default_value = "3200", .high = 10000000),
+    TOOL_OPTION(draw_options, wrong_reasoning, OPTION_NUMBER,
+                "share of the examples that answer what the clip shows after a reasoning that says something else",
+                .default_value = "0.3", .high = 1),
+    TOOL_OPTION(draw_options, wrong_answer, OPTION_NUMBER, "share of the examples with a wrong answer",
+                .default_value = "0.2", .high = 1),
+    TOOL_OPTION(draw_options, seed, OPTION_INT, "seed of all random numbers", .default_value = "1",
+                .high = 9007199254740992.0),
+    {0},
+};
+const struct option_table draw_table = {
+    .program = "caravan draw",
+    .operands = "DIR",
+    .help = "makes a miniature of SEED-Bench-R1: clips of shapes, questions on three levels, supervised examples",
+    .details = "Writes into DIR: annotations/training_6k.jsonl, training_with_cot_6k.jsonl and\n"
+               "validation_L1.jsonl, _L2, _L3 (the layouts seed-bench-r1 and sft), videos/,\n"
+               "images/, pretraining.jsonl and warm-up.jsonl (sft), and text.txt (a text to train\n"
+               "a tokenizer on).\n",
+    .options = draw_options,
+    .size = sizeof(struct draw_options),
+};
+
+static const char *const task_names[TASKS] = {"change", "move", "meet", "hide"};
+static const char *const tense_names[TENSES] = {"past", "present", "next"};
+
+enum draw_stream { STREAM_ORDER, STREAM_CLIP, STREAM_TENSE, STREAM_REASONING, STREAM_ANSWER, STREAM_WHICH };
+
+// Writes the clip of a story and, as the present observation, its last frame.
+static status draw_media(const char *dir, const char *name, const struct story *story) {
+    struct arena memory = {0};
+    struct clip_writer *writer = NULL;
+    uint8_t *rgb;
+    NEW(&rgb, WORLD_SIDE * WORLD_SIDE * 3);
+    status result = clip_writer_open(&writer, arena_printf(&memory, "%s/videos/miniature/%s.mp4", dir, name),
+                                     WORLD_SIDE, WORLD_SIDE, WORLD_RATE);
+    for (int frame = 0; result == OK && frame < WORLD_FRAMES; frame++) {
+        story_frame(story, frame, rgb);
+        result = clip_writer_add(writer, rgb);
+    }
+    const status closed = clip_writer_close(&writer);
+    if (result == OK) result = closed;
+    const struct frames last = {.count = 1, .height = WORLD_SIDE, .width = WORLD_SIDE, .pixels = rgb};
+    if (result == OK)
+        result = contact_sheet_write(&last, arena_printf(&memory, "%s/images/miniature/%s.png", dir, name));
+    free(rgb);
+    arena_release(&memory);
+    return result;
+}
+
+// Sets names[] to the four possible answers, in the order of a question's options, and returns the right one's index.
+static int draw_order(uint64_t key, const struct story *story, enum tense tense, const char *names[WORLD_VALUES]) {
+    size_t order[WORLD_VALUES];
+    const size_t right = (size_t)world_answer(tense, story->first, story->then);
+    int index = 0;
+    rng_shuffle(key, STREAM_ORDER, WORLD_VALUES, order);
+    for (int i = 0; i < WORLD_VALUES; i++) {
+        names[i] = world_answer_name(story->task, tense, (int)order[i]);
+        if (order[i] == right) index = i;
+    }
+    return index;
+}
+
+static void draw_string(struct buf *out, const char *key, const char *value) {
+    buf_printf(out, "\"%s\": ", key);
+    json_print_string(out, value, strlen(value));
+    buf_puts(out, ", ");
+}
+
+// Appends a line of an annotation file; with choices in a fixed order if `level` is not NULL.
+static void draw_annotation(struct buf *out, const char *clip, const struct story *story, enum tense tense,
+                            const char *level) {
+    struct arena memory = {0};
+    const char *names[WORLD_VALUES], *id = arena_printf(&memory, "%s-%s", clip, tense_names[tense]);
+    const int right = draw_order(rng_key(story->key, tense_names[tense]), story, tense, names);
+    buf_puts(out, "{");
+    draw_string(out, "sample_id", id);
+    draw_string(out, "question", arena_printf(&memory, "%s\n", world_question(story->task, tense)));
+    draw_string(out, "video_source", "miniature");
+    draw_string(out, "video_basename", arena_printf(&memory, "%s.mp4", clip));
+    draw_string(out, "current_observation_basename", arena_printf(&memory, "%s.png", clip));
+    draw_string(out, "domain", task_names[story->task]);
+    if (level) {
+        draw_string(out, "task_level", level);
+        for (int i = 0; i < WORLD_VALUES; i++) draw_string(out, arena_printf(&memory, "choice_%c", 'a' + i), names[i]);
+        draw_string(out, "golden_choice_idx", arena_printf(&memory, "%c", 'A' + right));
+    } else {
+        draw_string(out, "answer", names[right]);
+        buf_puts(out, "\"negative_answers\": [");
+        for (int i = 1; i < WORLD_VALUES; i++)
+            buf_printf(out, "%s\"%s\"", i > 1 ? ", " : "", names[(right + i) % WORLD_VALUES]);
+        buf_puts(out, "], ");
+    }
+    buf_printf(out, "\"task_progress_metadata\": [{\"start_frame\": 0, \"stop_frame\": %d}]}\n", WORLD_FRAMES - 1);
+    arena_release(&memory);
+}
+
+// Returns `right`, or with probability `share` one of the three others.
+static int draw_wrong(int right, double share, uint64_t key, uint64_t stream) {
+    if (rng_uniform(key, stream, 0) >= share) return right;
+    return (right + 1 + (int)rng_below(key, stream, 1, WORLD_VALUES - 1)) % WORLD_VALUES;
+}
+
+// Appends a line of the layout sft, with a clip unless that is NULL; to the corpus, unless it is NULL, prompt and
+// response.
+static void draw_line(struct buf *out, struct buf *corpus, const char *id, const char *clip, const struct buf *prompt,
+                      const struct buf *response) {
+    buf_printf(out, "{\"sample_id\": \"%s\", \"prompt\": [{\"role\": \"user\", \"content\": [", id);
+    if (clip)
+        buf_printf(out,
+                   "{\"type\": \"video\", \"video\": \"videos/miniature/%s.mp4\"}, "
+                   "{\"type\": \"image\", \"image\": \"images/miniature/%s.png\"}, ",
+                   clip, clip);
+    buf_puts(out, "{\"type\": \"text\", \"text\": ");
+    json_print_string(out, prompt->data, prompt->size);
+    buf_puts(out, "}]}], \"response\": ");
+    json_print_string(out, response->data, response->size);
+    buf_puts(out, "}\n");
+    if (corpus)
+        buf_printf(corpus, "system\nYou are a helpful assistant.\nuser\n%sassistant\n%s\n", prompt->data,
+                   response->data);
+}
+
+// Appends a line of the layout sft, and prompt and response to the corpus: an example on a clip.
+static void draw_example(struct buf *out, struct buf *corpus, const char *id, const char *clip,
+                         const struct story *story, enum tense tense, double wrong_reasoning, double wrong_answer) {
+    const uint64_t key = rng_key(story->key, id);
+    struct buf prompt = {0}, response = {0};
+    const char *names[WORLD_VALUES];
+    int first = story->first, then = story->then;
+    const int right = draw_order(key, story, tense, names);
+    buf_printf(&prompt, "%s\nOptions:\n", world_question(story->task, tense));
+    for (int i = 0; i < WORLD_VALUES; i++) buf_printf(&prompt, "%c. %s\n", 'A' + i, names[i]);
+    // Another first value changes every answer; another second one by one place those of the present and next.
+    if (tense == TENSE_PAST || rng_below(key, STREAM_WHICH, 0, 2))
+        first = draw_wrong(first, wrong_reasoning, key, STREAM_REASONING);
+    else if (rng_uniform(key, STREAM_REASONING, 0) < wrong_reasoning)
+        then = (then + (rng_below(key, STREAM_REASONING, 1, 2) ? 1 : WORLD_VALUES - 1)) % WORLD_VALUES;
+    buf_puts(&response, "<think>");
+    world_reasoning(&response, story->task, tense, first, then, world_answer(tense, first, then));
+    buf_printf(&response, "</think><answer>%c</answer>", 'A' + draw_wrong(right, wrong_answer, key, STREAM_ANSWER));
+    draw_line(out, corpus, id, clip, &prompt, &response);
+    buf_release(&prompt);
+    buf_release(&response);
+}
+
+// Draws `count` clips of a part of the benchmark. Adds a line for each question on them to `lines`, and, unless it is
+// NULL, an example without mistakes to `examples`.
+static status draw_part(const struct draw_options *given, const char *dir, const char *part, int64_t count,
+                        const char *level, enum task first_task, enum look look, struct buf *lines,
+                        struct buf *examples) {
+    for (int64_t i = 0; i < count; i++) {
+        char clip[64], id[96];
+        snprintf(clip, sizeof clip, "%s-%05lld", part, (long long)i);
+        const struct story story = story_draw((uint64_t)given->seed, clip, first_task + (enum task)(i % 2), look);
+        TRY(draw_media(dir, clip, &story));
+        for (enum tense tense = 0; tense < TENSES; tense++) {
+            draw_annotation(lines, clip, &story, tense, level);
+            snprintf(id, sizeof id, "%s-%s-cot", clip, tense_names[tense]);
+            if (examples) draw_example(examples, NULL, id, clip, &story, tense, 0, 0);
+        }
+    }
+    return OK;
+}
+
+// Appends an example without a clip: lists of options with the letters of the names in each, and a conclusion on the
+// last one.
+static void draw_lookup(struct buf *out, struct buf *corpus, uint64_t seed, int64_t index) {
+    enum { LISTS = 3, NAMES = 8 };
+    struct buf prompt = {0}, response = {0};
+    char id[64];
+    snprintf(id, sizeof id, "lookup-%06lld", (long long)index);
+    const uint64_t key = rng_key(seed, id);
+    buf_puts(&prompt, "Which letters do these have?\n");
+    buf_puts(&response, "<think>");
+    for (uint64_t list = 0; list < LISTS; list++) {
+        const enum task task = (enum task)rng_below(key, STREAM_CLIP, list, TASKS);
+        const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, list, TENSES);
+        size_t order[WORLD_VALUES];
+        int at = 0;
+        rng_shuffle(rng_key(key, "order"), list, WORLD_VALUES, order);
+        for (int i = 0; i < WORLD_VALUES; i++)
+            buf_printf(&response, "%c. %s\n", 'A' + i, world_answer_name(task, tense, (int)order[i]));
+        for (uint64_t i = 0; i <= NAMES; i++) {
+            at = (int)rng_below(key, STREAM_WHICH, list * (NAMES + 1) + i, WORLD_VALUES);
+            if (i < NAMES) buf_printf(&response, " %s %c,", world_answer_name(task, tense, (int)order[at]), 'A' + at);
+        }
+        if (list + 1 < LISTS)
+            buf_puts(&response, "\n");
+        else
+            buf_printf(&response, " %s%s.</think><answer>%c</answer>", world_conclusion(tense),
+                       world_answer_name(task, tense, (int)order[at]), 'A' + at);
+    }
+    draw_line(out, corpus, id, NULL, &prompt, &response);
+    buf_release(&prompt);
+    buf_release(&response);
+}
+
+// Draws the supervised examples: all tasks, every other clip of each in each look.
+static status draw_supervised(const struct draw_options *given, const char *dir, struct buf *pretraining,
+                              struct buf *warm_up, struct buf *corpus) {
+    const uint64_t key = rng_key((uint64_t)given->seed, "warm-up");
+    struct story *stories;
+    char clip[64], id[64];
+    status result = OK;
+    NEW(&stories, (size_t)given->warm_up);
+    for (int64_t i = 0; result == OK && i < given->warm_up; i++) {
+        snprintf(clip, sizeof clip, "warm-up-%05lld", (long long)i);
+        stories[i] = story_draw((uint64_t)given->seed, clip, (enum task)(i % TASKS), (enum look)(i / TASKS % LOOKS));
+        result = draw_media(dir, clip, &stories[i]);
+    }
+    // Letters first, then one more behind every fourth example of the pretraining.
+    for (int64_t i = 0; i < given->lookups; i++) draw_lookup(pretraining, corpus, (uint64_t)given->seed, i);
+    for (int64_t i = 0; result == OK && i < given->pretraining + given->examples; i++) {
+        if (i < given->pretraining && i % 4 == 0)
+            draw_lookup(pretraining, NULL, (uint64_t)given->seed, given->lookups + i / 4);
+        const bool first = i < given->pretraining;
+        const int64_t at = (int64_t)rng_below(key, STREAM_CLIP, (uint64_t)i, (uint64_t)given->warm_up);
+        const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, (uint64_t)i, TENSES);
+        snprintf(clip, sizeof clip, "warm-up-%05lld", (long long)at);
+        snprintf(id, sizeof id, "%s-%06lld", first ? "pretraining" : "warm-up", (long long)i);
+        draw_example(first ? pretraining : warm_up, corpus, id, clip, &stories[at], tense,
+                     first ? 0 : given->wrong_reasoning, first ? 0 : given->wrong_answer);
+    }
+    free(stories);
+    return result;
+}
+
+status draw_main(struct subcommand_call *call) {
+    static const struct level {
+        const char *name, *part, *file;
+        enum task first_task;
+        enum look look;
+    } levels[] = {
+        {"L1", "validation-L1", "validation_L1.jsonl", TASK_CHANGE, LOOK_PLAIN},
+        {"L2", "validation-L2", "validation_L2.jsonl", TASK_CHANGE, LOOK_VARIOUS},
+        {"L3", "validation-L3", "validation_L3.jsonl", TASK_MEET, LOOK_VARIOUS},
+    };
+    const struct draw_options *given = call->given;
+    const char *dir = call->list[0], *annotations = path_join(&call->arena, dir, "annotations");
+    struct buf lines = {0}, examples = {0}, corpus = {0};
+    status result;
+    TRY(dir_make(annotations));
+    TRY(dir_make(path_join(&call->arena, dir, "videos/miniature")));
+    TRY(dir_make(path_join(&call->arena, dir, "images/miniature")));
+    TRY_TO(result, done,
+           draw_part(given, dir, "training", given->training, NULL, TASK_CHANGE, LOOK_PLAIN, &lines, &examples));
+    TRY_TO(result, done, subcommand_write_file(annotations, "training_6k.jsonl", &lines));
+    TRY_TO(result, done, subcommand_write_file(annotations, "training_with_cot_6k.jsonl", &examples));
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+        const struct level *level = &levels[i];
+        buf_clear(&lines);
+        TRY_TO(result, done,
+               draw_part(given, dir, level->part, given->validation, level->name, level->first_task, level->look,
+                         &lines, NULL));
+        TRY_TO(result, done, subcommand_write_file(annotations, level->file, &lines));
+    }
+    buf_clear(&lines);
+    buf_clear(&examples);
+    TRY_TO(result, done, draw_supervised(given, dir, &lines, &examples, &corpus));
+    TRY_TO(result, done, subcommand_write_file(dir, "pretraining.jsonl", &lines));
+    TRY_TO(result, done, subcommand_write_file(dir, "warm-up.jsonl", &examples));
+    result = subcommand_write_file(dir, "text.txt", &corpus);
+done:
+    buf_release(&lines);
+    buf_release(&examples);
+    buf_release(&corpus);
+    return result;
+}
