@@ -30,11 +30,12 @@ const struct option_table compare_table = {
     .program = "caravan compare",
     .operands = "NAME=RUN[,RUN...]...",
     .help = "compares evaluations of methods, each trained with several seeds",
-    .details = "A RUN is the directory of an evaluation, its store, or a file of groups; all have\n"
-               "the same samples. The figures are per cent, for each level and for all samples.\n"
-               "± is half an interval of 95 % over the seeds (Student's t). A difference to the\n"
-               "baseline is of the runs in their order, which have the same seeds; it has a second\n"
-               "interval, over the samples, each with its mean over the seeds.\n"
+    .details = "A RUN is the directory of an evaluation, its store, or a file of groups; all\n"
+               "have the same samples. The figures are per cent, for each level and for all\n"
+               "samples. ± is half an interval of 95 % over the seeds (Student's t). A\n"
+               "difference to the baseline is of the runs in their order, which have the same\n"
+               "seeds; it has a second interval, over the samples, each with its mean over the\n"
+               "seeds.\n"
                "consistency is the share of the judged completions that are consistent.\n",
     .options = compare_options,
     .size = sizeof(struct compare_options),

@@ -46,8 +46,8 @@ const struct option_table draw_table = {
     .help = "makes a miniature of SEED-Bench-R1: clips of shapes, questions on three levels, supervised examples",
     .details = "Writes into DIR: annotations/training_6k.jsonl, training_with_cot_6k.jsonl and\n"
                "validation_L1.jsonl, _L2, _L3 (the layouts seed-bench-r1 and sft), videos/,\n"
-               "images/, pretraining.jsonl and warm-up.jsonl (sft), and text.txt (a text to train\n"
-               "a tokenizer on).\n",
+               "images/, pretraining.jsonl and warm-up.jsonl (sft), and text.txt (a text to\n"
+               "train a tokenizer on).\n",
     .options = draw_options,
     .size = sizeof(struct draw_options),
 };

@@ -16,8 +16,8 @@ const struct option_table judge_drawn_table = {
     .program = "caravan judge-drawn",
     .operands = "",
     .help = "judges completions on clips of `caravan draw`: do the facts that they state imply the answer?",
-    .details = "Reads groups as JSON lines and writes them with `consistency.verdict`. A completion\n"
-               "whose reasoning does not state both facts has no verdict.\n",
+    .details = "Reads groups as JSON lines and writes them with `consistency.verdict`. A\n"
+               "completion whose reasoning does not state both facts has no verdict.\n",
     .options = judge_drawn_options,
     .size = 1,
 };
