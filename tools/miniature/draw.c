@@ -28,7 +28,7 @@ static const struct option draw_options[] = {
     TOOL_OPTION(draw_options, pretraining, OPTION_INT, "examples without mistakes of the pretraining",
                 .default_value = "24000", .high = 10000000),
     TOOL_OPTION(draw_options, lookups, OPTION_INT, "examples on letters alone that the pretraining begins with",
-                .default_value = "7000", .high = 10000000),
+                .default_value = "10400", .high = 10000000),
     TOOL_OPTION(draw_options, examples, OPTION_INT, "examples of the warm-up, some of them with mistakes",
                 .default_value = "3200", .high = 10000000),
     TOOL_OPTION(draw_options, wrong_reasoning, OPTION_NUMBER,
@@ -194,33 +194,30 @@ static status draw_part(const struct draw_options *given, const char *dir, const
     return OK;
 }
 
-// Appends an example without a clip: lists of options with the letters of the names in each, and a conclusion on the
-// last one.
+// Appends an example without a clip: lists of options, with names and their letters, and conclusions with answers.
 static void draw_lookup(struct buf *out, struct buf *corpus, uint64_t seed, int64_t index) {
-    enum { LISTS = 3, NAMES = 8 };
+    enum { LISTS = 2, NAMES = 6, CONCLUSIONS = 4 };
     struct buf prompt = {0}, response = {0};
     char id[64];
     snprintf(id, sizeof id, "lookup-%06lld", (long long)index);
     const uint64_t key = rng_key(seed, id);
     buf_puts(&prompt, "Which letters do these have?\n");
-    buf_puts(&response, "<think>");
     for (uint64_t list = 0; list < LISTS; list++) {
         const enum task task = (enum task)rng_below(key, STREAM_CLIP, list, TASKS);
         const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, list, TENSES);
         size_t order[WORLD_VALUES];
-        int at = 0;
         rng_shuffle(rng_key(key, "order"), list, WORLD_VALUES, order);
         for (int i = 0; i < WORLD_VALUES; i++)
             buf_printf(&response, "%c. %s\n", 'A' + i, world_answer_name(task, tense, (int)order[i]));
-        for (uint64_t i = 0; i <= NAMES; i++) {
-            at = (int)rng_below(key, STREAM_WHICH, list * (NAMES + 1) + i, WORLD_VALUES);
-            if (i < NAMES) buf_printf(&response, " %s %c,", world_answer_name(task, tense, (int)order[at]), 'A' + at);
+        for (uint64_t i = 0; i < NAMES + CONCLUSIONS; i++) {
+            const int at = (int)rng_below(key, STREAM_WHICH, list * (NAMES + CONCLUSIONS) + i, WORLD_VALUES);
+            const char *name = world_answer_name(task, tense, (int)order[at]);
+            if (i < NAMES)
+                buf_printf(&response, " %s %c,", name, 'A' + at);
+            else
+                buf_printf(&response, "<think>%s%s.</think><answer>%c</answer>\n", world_conclusion(tense), name,
+                           'A' + at);
         }
-        if (list + 1 < LISTS)
-            buf_puts(&response, "\n");
-        else
-            buf_printf(&response, " %s%s.</think><answer>%c</answer>", world_conclusion(tense),
-                       world_answer_name(task, tense, (int)order[at]), 'A' + at);
     }
     draw_line(out, corpus, id, NULL, &prompt, &response);
     buf_release(&prompt);
