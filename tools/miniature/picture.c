@@ -132,20 +132,20 @@ static void picture_thing(const struct picture *picture, const struct thing *thi
 }
 
 // Sets *x, *y to the middle of a corner, 0 to 3 clockwise from the top left; `inset` moves it towards the centre.
-static void corner_at(int corner, double inset, double *x, double *y) {
+static void picture_corner(int corner, double inset, double *x, double *y) {
     const double distance = WORLD_SIDE * (0.25 - inset);
     *x = WORLD_SIDE / 2.0 + (corner == 1 || corner == 2 ? distance : -distance);
     *y = WORLD_SIDE / 2.0 + (corner >= 2 ? distance : -distance);
 }
 
 // The same for the middle of a side: top, right, bottom, left.
-static void side_at(int side, double *x, double *y) {
+static void picture_side(int side, double *x, double *y) {
     const double distance = WORLD_SIDE * 0.27;
     *x = WORLD_SIDE / 2.0 + (side == 1 ? distance : side == 3 ? -distance : 0);
     *y = WORLD_SIDE / 2.0 + (side == 0 ? -distance : side == 2 ? distance : 0);
 }
 
-static double between(double from, double to, double progress) {
+static double picture_between_moments(double from, double to, double progress) {
     return progress < 1 ? from + progress * (to - from) : to;
 }
 
@@ -163,32 +163,32 @@ void story_frame(const struct story *story, int index, uint8_t *rgb) {
     picture_ground(&picture);
     switch (story->task) {
     case TASK_CHANGE:
-        corner_at(story->places[0], 0, &thing.x, &thing.y);
+        picture_corner(story->places[0], 0, &thing.x, &thing.y);
         thing.colour = value_colours[value];
         picture_thing(&picture, &thing);
         break;
     case TASK_MOVE:
-        side_at(story->first, &from_x, &from_y);
-        side_at(story->then, &to_x, &to_y);
-        thing.x = between(from_x, to_x, progress);
-        thing.y = between(from_y, to_y, progress);
+        picture_side(story->first, &from_x, &from_y);
+        picture_side(story->then, &to_x, &to_y);
+        thing.x = picture_between_moments(from_x, to_x, progress);
+        thing.y = picture_between_moments(from_y, to_y, progress);
         picture_thing(&picture, &thing);
         break;
     case TASK_MEET:
         for (int i = 0; i < WORLD_VALUES; i++) {
             thing = (struct thing){.shape = 1, .half = half, .colour = value_colours[i]};
-            corner_at(story->places[i], 0, &thing.x, &thing.y);
+            picture_corner(story->places[i], 0, &thing.x, &thing.y);
             picture_thing(&picture, &thing);
         }
         thing = (struct thing){.half = 0.6 * half, .colour = ball};
-        corner_at(story->places[story->first], 0.1, &from_x, &from_y);
-        corner_at(story->places[story->then], 0.1, &to_x, &to_y);
-        thing.x = between(from_x, to_x, progress);
-        thing.y = between(from_y, to_y, progress);
+        picture_corner(story->places[story->first], 0.1, &from_x, &from_y);
+        picture_corner(story->places[story->then], 0.1, &to_x, &to_y);
+        thing.x = picture_between_moments(from_x, to_x, progress);
+        thing.y = picture_between_moments(from_y, to_y, progress);
         picture_thing(&picture, &thing);
         break;
     default: // the box covers the shape while one takes the other's place
-        corner_at(story->places[0], 0, &thing.x, &thing.y);
+        picture_corner(story->places[0], 0, &thing.x, &thing.y);
         thing.shape = value;
         thing.half = 1.3 * half;
         if (progress > 0 && progress < 1) thing = (struct thing){1, thing.x, thing.y, 1.4 * half, box};
