@@ -210,6 +210,20 @@ status subcommand_each_group(const char *path, status (*visit)(void *context, co
     return result == END ? OK : result;
 }
 
+status subcommand_read_runs(const char *operand, struct arena *arena, struct string *name, struct string_list *runs) {
+    const char *equals = strchr(operand, '='), **list;
+    if (!equals || equals == operand || !equals[1]) return fail(USAGE, "'%s' is not NAME=RUN[,RUN...]", operand);
+    arena_string(arena, name, operand, (size_t)(equals - operand));
+    *runs = (struct string_list){0};
+    list = arena_alloc(arena, strlen(equals) * sizeof *list);
+    for (const char *at = equals + 1, *end; at; at = *end ? end + 1 : NULL) {
+        end = at + strcspn(at, ",");
+        list[runs->count++] = arena_strndup(arena, at, (size_t)(end - at));
+    }
+    runs->data = list;
+    return OK;
+}
+
 int subcommand_exit(status result) {
     if (result == OK && (fflush(stdout) || ferror(stdout)))
         result = fail(UNAVAILABLE, "cannot write to standard output");

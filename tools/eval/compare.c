@@ -130,15 +130,12 @@ static status compare_check(const struct compare_run *run, const struct compare_
 // Reads NAME=RUN[,RUN...] into the next method.
 static status compare_read_method(struct comparison *comparison, const char *operand) {
     struct compare_method *method = &comparison->methods[comparison->method_count++];
-    const char *equals = strchr(operand, '=');
-    if (!equals || equals == operand || !equals[1]) return fail(USAGE, "'%s' is not NAME=RUN[,RUN...]", operand);
-    arena_string(&comparison->memory, &method->name, operand, (size_t)(equals - operand));
-    for (const char *path = equals + 1, *end; path; path = *end ? end + 1 : NULL) {
-        end = strchr(path, ',');
-        if (!end) end = path + strlen(path);
+    struct string_list runs;
+    TRY(subcommand_read_runs(operand, &comparison->memory, &method->name, &runs));
+    for (size_t i = 0; i < runs.count; i++) {
         GROW(&method->runs, method->count);
         struct compare_run *run = &method->runs[method->count++];
-        *run = (struct compare_run){.path = arena_strndup(&comparison->memory, path, (size_t)(end - path))};
+        *run = (struct compare_run){.path = runs.data[i]};
         struct compare_reading reading = {comparison, run};
         TRY(subcommand_each_group(run->path, compare_add_group, &reading));
         if (!run->count) return fail(DATAERR, "%s: no groups", run->path);

@@ -56,19 +56,25 @@ static const char *const curve_colours[] = {"#0072b2", "#d55e00", "#009e73", "#c
                                             "#e69f00", "#000000", "#8c564b", "#7f7f7f", "#9467bd"};
 enum { CURVE_COLOURS = sizeof curve_colours / sizeof *curve_colours };
 
+// A training.
+struct curve_run {
+    struct json **lines; // of metrics.jsonl, for each step; NULL: missing
+    size_t steps;
+};
+
+// A method.
 struct curve {
     struct string name;
-    struct json **lines[64]; // of each run, a line of metrics.jsonl for each step; NULL: missing
-    size_t steps[64];
-    size_t runs;
+    struct curve_run *runs;
+    size_t count;
 };
 
 // Reads a run's metrics.jsonl. A step that stands twice, after a restart, counts as it stands last.
-static status curve_read(struct curve *curve, struct arena *memory, const char *run) {
+static status curve_read(struct curve_run *curve_run, struct arena *memory, const char *run) {
     const char *path = path_join(memory, run, "metrics.jsonl");
     struct line_reader lines = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
-    struct json ***steps = &curve->lines[curve->runs];
-    size_t *count = &curve->steps[curve->runs++];
+    struct json ***steps = &curve_run->lines;
+    size_t *count = &curve_run->steps;
     status result = OK;
     if (lines.fd < 0) return fail(DATAERR, "%s: there is none", path);
     while (result == OK) {
@@ -100,12 +106,12 @@ static double curve_at(const struct curve *curve, size_t run, size_t step, size_
     double sum = 0, value;
     size_t count = 0;
     for (size_t i = step + 1 > smooth ? step + 1 - smooth : 0; i <= step; i++) {
-        const struct json *line = i < curve->steps[run] ? curve->lines[run][i] : NULL;
+        const struct json *line = i < curve->runs[run].steps ? curve->runs[run].lines[i] : NULL;
         if (!line || !json_double(json_at(line, field), &value)) continue;
         sum += value;
         count++;
     }
-    return count && step < curve->steps[run] ? sum / (double)count : NAN;
+    return count && step < curve->runs[run].steps ? sum / (double)count : NAN;
 }
 
 // Returns 1, 2 or 5 times a power of ten, at least `value` > 0.
@@ -140,7 +146,7 @@ static double curve_point(const struct curve *curve, size_t step, size_t smooth,
                           enum curve_edge edge) {
     double sum = 0, least = INFINITY, greatest = -INFINITY;
     size_t count = 0;
-    for (size_t run = 0; run < curve->runs; run++) {
+    for (size_t run = 0; run < curve->count; run++) {
         const double value = curve_at(curve, run, step, smooth, field);
         if (isnan(value)) continue;
         sum += value;
@@ -203,7 +209,7 @@ static void curve_draw_panel(struct buf *out, const struct curve *curves, size_t
     }
     for (size_t i = 0; i < count; i++) {
         const char *colour = curve_colours[i % CURVE_COLOURS];
-        if (curves[i].runs > 1) {
+        if (curves[i].count > 1) {
             buf_printf(out, "<polygon fill=\"%s\" fill-opacity=\"0.12\" points=\"", colour);
             curve_draw_line(out, &curves[i], panel, smooth, field, EDGE_LEAST, false);
             curve_draw_line(out, &curves[i], panel, smooth, field, EDGE_GREATEST, true);
@@ -241,20 +247,14 @@ status curves_main(struct subcommand_call *call) {
     struct buf *out = &call->out;
     status result = OK;
     for (size_t i = 0; i < count; i++) {
-        const char *operand = call->list[i], *equals = strchr(operand, '=');
-        if (!equals || equals == operand || !equals[1])
-            TRY_TO(result, done, fail(USAGE, "'%s' is not NAME=RUN[,RUN...]", operand));
-        curves[i].name = (struct string){operand, (size_t)(equals - operand)};
-        for (const char *path = equals + 1, *end; path; path = *end ? end + 1 : NULL) {
-            end = strchr(path, ',');
-            if (!end) end = path + strlen(path);
-            if (curves[i].runs == sizeof curves[i].steps / sizeof *curves[i].steps)
-                TRY_TO(result, done, fail(USAGE, "more than %zu runs of one name", curves[i].runs));
-            TRY_TO(result, done,
-                   curve_read(&curves[i], &call->arena, arena_strndup(&call->arena, path, (size_t)(end - path))));
+        struct string_list runs;
+        TRY_TO(result, done, subcommand_read_runs(call->list[i], &call->arena, &curves[i].name, &runs));
+        curves[i].runs = arena_alloc(&call->arena, runs.count * sizeof *curves[i].runs);
+        for (size_t k = 0; k < runs.count; k++) {
+            struct curve_run *run = &curves[i].runs[curves[i].count++];
+            TRY_TO(result, done, curve_read(run, &call->arena, runs.data[k]));
+            if (panel.steps < run->steps) panel.steps = run->steps;
         }
-        for (size_t run = 0; run < curves[i].runs; run++)
-            if (panel.steps < curves[i].steps[run]) panel.steps = curves[i].steps[run];
     }
     const size_t rows = (field_count + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
     buf_printf(out,
@@ -271,6 +271,6 @@ status curves_main(struct subcommand_call *call) {
     buf_puts(out, "</svg>\n");
 done:
     for (size_t i = 0; i < count; i++)
-        for (size_t run = 0; run < curves[i].runs; run++) free(curves[i].lines[run]);
+        for (size_t run = 0; run < curves[i].count; run++) free(curves[i].runs[run].lines);
     return result;
 }
