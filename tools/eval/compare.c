@@ -113,21 +113,7 @@ static int compare_samples(const void *a, const void *b) {
     return figure_compare_names(((const struct compare_sample *)a)->id, ((const struct compare_sample *)b)->id);
 }
 
-// Checks that a run has the samples of the first one. DATAERR names one that only one of them has.
-static status compare_check(const struct compare_run *run, const struct compare_run *first) {
-    for (size_t i = 0; i < run->count || i < first->count; i++) {
-        const int order = i == run->count     ? 1
-                          : i == first->count ? -1
-                                              : compare_samples(&run->samples[i], &first->samples[i]);
-        if (order)
-            return fail(DATAERR, "%s: sample %s is not in %s", order < 0 ? run->path : first->path,
-                        order < 0 ? run->samples[i].id.data : first->samples[i].id.data,
-                        order < 0 ? first->path : run->path);
-    }
-    return OK;
-}
-
-// Reads NAME=RUN[,RUN...] into the next method.
+// Reads NAME=RUN[,RUN...] into the next method. DATAERR names a sample that is not in the run and the first one.
 static status compare_read_method(struct comparison *comparison, const char *operand) {
     struct compare_method *method = &comparison->methods[comparison->method_count++];
     struct string_list runs;
@@ -140,43 +126,24 @@ static status compare_read_method(struct comparison *comparison, const char *ope
         TRY(subcommand_each_group(run->path, compare_add_group, &reading));
         if (!run->count) return fail(DATAERR, "%s: no groups", run->path);
         qsort(run->samples, run->count, sizeof *run->samples, compare_samples);
-        TRY(compare_check(run, &comparison->methods[0].runs[0]));
+        const struct compare_run *first = &comparison->methods[0].runs[0];
+        for (size_t k = 0; k < run->count || k < first->count; k++) {
+            const int order = k == run->count     ? 1
+                              : k == first->count ? -1
+                                                  : compare_samples(&run->samples[k], &first->samples[k]);
+            if (order)
+                return fail(DATAERR, "%s: sample %s is not in %s", order < 0 ? run->path : first->path,
+                            order < 0 ? run->samples[k].id.data : first->samples[k].id.data,
+                            order < 0 ? first->path : run->path);
+        }
     }
     return OK;
-}
-
-static void compare_find_levels(struct comparison *comparison) {
-    const struct compare_run *run = &comparison->methods[0].runs[0];
-    for (size_t i = 0; i < run->count; i++) {
-        const struct string level = run->samples[i].level;
-        size_t at = 0;
-        int order = 1;
-        if (!level.data) continue;
-        while (at < comparison->level_count && (order = figure_compare_names(comparison->levels[at], level)) < 0) at++;
-        if (at < comparison->level_count && order == 0) continue;
-        GROW(&comparison->levels, comparison->level_count);
-        memmove(&comparison->levels[at + 1], &comparison->levels[at],
-                (comparison->level_count++ - at) * sizeof *comparison->levels);
-        comparison->levels[at] = level;
-    }
-    GROW(&comparison->levels, comparison->level_count);
-    comparison->levels[comparison->level_count++] = string_of("all");
 }
 
 // ---- statistics ----
 
 enum compare_what { COMPARE_ACCURACY, COMPARE_CONSISTENCY, COMPARE_WHATS };
 static const char *const compare_names[COMPARE_WHATS] = {"accuracy", "consistency"};
-
-// Returns the quantile 0.975 of Student's distribution.
-static double compare_student(size_t degrees) {
-    static const double quantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-                                       2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-                                       2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
-    const size_t known = sizeof quantiles / sizeof *quantiles;
-    assert(degrees >= 1);
-    return degrees <= known ? quantiles[degrees - 1] : 1.96 + 2.45 / (double)degrees;
-}
 
 // Returns half the interval of 95 % around the mean of the values, NaN for fewer than two.
 static double compare_half(const double *values, size_t count, double quantile) {
@@ -219,7 +186,12 @@ static double compare_of_sample(const struct compare_method *method, size_t inde
 // Adds a figure of the method at a level; its difference to the baseline unless that is NULL.
 static void compare_add(struct comparison *comparison, const struct compare_method *method,
                         const struct compare_method *baseline, size_t level, enum compare_what what) {
+    // Student's quantiles 0.975 for 1, 2, 3... degrees of freedom.
+    static const double quantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+                                       2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+                                       2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
     const struct compare_run *first = &method->runs[0];
+    const size_t degrees = method->count - 1; // of freedom
     double *seeds, *samples, sum = 0;
     size_t sample_count = 0;
     NEW(&seeds, method->count);
@@ -242,7 +214,10 @@ static void compare_add(struct comparison *comparison, const struct compare_meth
         .level = comparison->levels[level],
         .seeds = method->count,
         .mean = sum / (double)method->count,
-        .seeds_half = method->count > 1 ? compare_half(seeds, method->count, compare_student(method->count - 1)) : NAN,
+        .seeds_half = compare_half(seeds, method->count,
+                                   degrees < 1                                       ? NAN
+                                   : degrees <= sizeof quantiles / sizeof *quantiles ? quantiles[degrees - 1]
+                                                                                     : 1.96 + 2.45 / (double)degrees),
         .samples_half = baseline ? compare_half(samples, sample_count, 1.96) : NAN,
     };
     free(seeds);
@@ -251,19 +226,8 @@ static void compare_add(struct comparison *comparison, const struct compare_meth
 
 // ---- printing ----
 
-// Appends a figure as people read it: "+3.1 ± 1.2 (samples ± 2.0)".
-static void compare_print_figure(struct buf *out, const struct compare_figure *figure) {
-    const bool difference = strchr(figure->what, ',') != NULL;
-    if (isnan(figure->mean)) {
-        buf_puts(out, "-");
-        return;
-    }
-    buf_printf(out, difference ? "%+.1f" : "%.1f", figure->mean);
-    if (!isnan(figure->seeds_half)) buf_printf(out, " ± %.1f", figure->seeds_half);
-    if (!isnan(figure->samples_half)) buf_printf(out, " (samples ± %.1f)", figure->samples_half);
-}
-
-// Appends the figures as tables, one for each of what they say, a row for each method.
+// Appends the figures as tables, one for each of what they say, a row for each method, with cells such as "+3.1 ± 1.2
+// (samples ± 2.0)".
 static void compare_print_tables(const struct comparison *comparison, bool markdown, struct buf *out) {
     const size_t columns = comparison->level_count;
     size_t widths[2] = {12, 0}; // of the methods' names and of a figure, in characters
@@ -301,7 +265,13 @@ static void compare_print_tables(const struct comparison *comparison, bool markd
                 buf_printf(out, "%7zu", figure->seeds);
             }
         }
-        compare_print_figure(&cell, figure);
+        if (isnan(figure->mean)) {
+            buf_puts(&cell, "-");
+        } else {
+            buf_printf(&cell, strchr(figure->what, ',') ? "%+.1f" : "%.1f", figure->mean);
+            if (!isnan(figure->seeds_half)) buf_printf(&cell, " ± %.1f", figure->seeds_half);
+            if (!isnan(figure->samples_half)) buf_printf(&cell, " (samples ± %.1f)", figure->samples_half);
+        }
         if (markdown)
             buf_printf(out, " %s |", cell.data);
         else
@@ -343,7 +313,20 @@ status compare_main(struct subcommand_call *call) {
     status result = OK;
     NEW(&comparison.methods, (size_t)call->count);
     for (int i = 0; i < call->count; i++) TRY_TO(result, done, compare_read_method(&comparison, call->list[i]));
-    compare_find_levels(&comparison);
+    for (size_t i = 0; i < comparison.methods[0].runs[0].count; i++) {
+        const struct string level = comparison.methods[0].runs[0].samples[i].level;
+        size_t at = 0;
+        int order = 1;
+        if (!level.data) continue;
+        while (at < comparison.level_count && (order = figure_compare_names(comparison.levels[at], level)) < 0) at++;
+        if (order == 0) continue;
+        GROW(&comparison.levels, comparison.level_count);
+        memmove(&comparison.levels[at + 1], &comparison.levels[at],
+                (comparison.level_count++ - at) * sizeof *comparison.levels);
+        comparison.levels[at] = level;
+    }
+    GROW(&comparison.levels, comparison.level_count);
+    comparison.levels[comparison.level_count++] = string_of("all");
     for (size_t i = 0; given->baseline && i < comparison.method_count; i++)
         if (string_equals(comparison.methods[i].name, given->baseline)) baseline = &comparison.methods[i];
     if (given->baseline && !baseline)

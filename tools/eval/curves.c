@@ -101,28 +101,6 @@ static status curve_read(struct curve_run *curve_run, struct arena *memory, cons
     return *count ? OK : fail(DATAERR, "%s: no steps", path);
 }
 
-// Returns the mean of a figure over the `smooth` steps that end with `step`, of those that have it; NaN if none does.
-static double curve_at(const struct curve *curve, size_t run, size_t step, size_t smooth, const char *field) {
-    double sum = 0, value;
-    size_t count = 0;
-    for (size_t i = step + 1 > smooth ? step + 1 - smooth : 0; i <= step; i++) {
-        const struct json *line = i < curve->runs[run].steps ? curve->runs[run].lines[i] : NULL;
-        if (!line || !json_double(json_at(line, field), &value)) continue;
-        sum += value;
-        count++;
-    }
-    return count && step < curve->runs[run].steps ? sum / (double)count : NAN;
-}
-
-// Returns 1, 2 or 5 times a power of ten, at least `value` > 0.
-static double curve_round(double value) {
-    static const double factors[] = {1, 2, 5};
-    const double power = pow(10, floor(log10(value)));
-    for (int i = 0; i < 3; i++)
-        if (factors[i] * power >= value * (1 - 1e-9)) return factors[i] * power;
-    return 10 * power;
-}
-
 // Where a panel's numbers are drawn.
 struct panel {
     double left, top, low, high; // of the numbers; low < high
@@ -141,14 +119,23 @@ static double panel_y(const struct panel *panel, double value) {
 
 enum curve_edge { EDGE_MEAN, EDGE_LEAST, EDGE_GREATEST };
 
-// Returns a point of the line, or of the band's edges; NaN where no run has the figure.
+// Returns a point of the line, or of the band's edges: a run's value is the mean of the figure over the `smooth` steps
+// that end with `step`, of those that have it. NaN where no run has the figure.
 static double curve_point(const struct curve *curve, size_t step, size_t smooth, const char *field,
                           enum curve_edge edge) {
     double sum = 0, least = INFINITY, greatest = -INFINITY;
     size_t count = 0;
-    for (size_t run = 0; run < curve->count; run++) {
-        const double value = curve_at(curve, run, step, smooth, field);
-        if (isnan(value)) continue;
+    for (size_t i = 0; i < curve->count; i++) {
+        const struct curve_run *run = &curve->runs[i];
+        double run_sum = 0, value;
+        size_t run_count = 0;
+        for (size_t k = step + 1 > smooth ? step + 1 - smooth : 0; k <= step && step < run->steps; k++) {
+            if (!run->lines[k] || !json_double(json_at(run->lines[k], field), &value)) continue;
+            run_sum += value;
+            run_count++;
+        }
+        if (!run_count) continue;
+        value = run_sum / (double)run_count;
         sum += value;
         least = fmin(least, value);
         greatest = fmax(greatest, value);
@@ -189,7 +176,10 @@ static void curve_draw_panel(struct buf *out, const struct curve *curves, size_t
                    panel->left + PANEL_LEFT + 8, panel->top + PANEL_HEIGHT / 2.0);
         return;
     }
-    const double tick = curve_round(fmax((panel->high - panel->low) / TICKS, 1e-6));
+    // A tick is 1, 2 or 5 times a power of ten.
+    const double least = fmax((panel->high - panel->low) / TICKS, 1e-6) * (1 - 1e-9);
+    const double power = pow(10, floor(log10(least)));
+    const double tick = power * (least <= power ? 1 : least <= 2 * power ? 2 : least <= 5 * power ? 5 : 10);
     panel->low = floor(panel->low / tick) * tick;
     panel->high = fmax(ceil(panel->high / tick) * tick, panel->low + tick);
     const int ticks = (int)lround((panel->high - panel->low) / tick);
@@ -221,19 +211,6 @@ static void curve_draw_panel(struct buf *out, const struct curve *curves, size_t
     }
 }
 
-static void curve_draw_legend(struct buf *out, const struct curve *curves, size_t count) {
-    const size_t columns = PANEL_COLUMNS * PANEL_WIDTH / LEGEND_WIDTH;
-    for (size_t i = 0; i < count; i++) {
-        const size_t row = i / columns, x_pixels = i % columns * LEGEND_WIDTH + 16, y_pixels = row * LEGEND_HEIGHT + 16;
-        const double x = (double)x_pixels, y = (double)y_pixels;
-        buf_printf(out, "<path d=\"M%.0f %.0fh22\" stroke=\"%s\" stroke-width=\"3\"/><text x=\"%.0f\" y=\"%.0f\">", x,
-                   y, curve_colours[i % CURVE_COLOURS], x + 28, y + 4);
-        for (size_t k = 0; k < curves[i].name.size; k++)
-            buf_append(out, strchr("<>&", curves[i].name.data[k]) ? "?" : &curves[i].name.data[k], 1);
-        buf_puts(out, "</text>\n");
-    }
-}
-
 status curves_main(struct subcommand_call *call) {
     static const char *const usual[] = {"reward",  "accuracy",  "bonus_rate",  "completion_length",
                                         "entropy", "grad_norm", "all_correct", "all_wrong"};
@@ -261,7 +238,15 @@ status curves_main(struct subcommand_call *call) {
                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%zu\" font-family=\"sans-serif\" "
                "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
                PANEL_COLUMNS * PANEL_WIDTH, legend + rows * PANEL_HEIGHT);
-    curve_draw_legend(out, curves, count);
+    for (size_t i = 0; i < count; i++) {
+        const size_t row = i / legend_columns;
+        const double x = (double)(i % legend_columns * LEGEND_WIDTH + 16), y = (double)(row * LEGEND_HEIGHT + 16);
+        buf_printf(out, "<path d=\"M%.0f %.0fh22\" stroke=\"%s\" stroke-width=\"3\"/><text x=\"%.0f\" y=\"%.0f\">", x,
+                   y, curve_colours[i % CURVE_COLOURS], x + 28, y + 4);
+        for (size_t k = 0; k < curves[i].name.size; k++)
+            buf_append(out, strchr("<>&", curves[i].name.data[k]) ? "?" : &curves[i].name.data[k], 1);
+        buf_puts(out, "</text>\n");
+    }
     for (size_t i = 0; i < field_count; i++) {
         const size_t row = i / PANEL_COLUMNS, top = legend + row * PANEL_HEIGHT;
         panel.left = (double)(i % PANEL_COLUMNS * PANEL_WIDTH);
