@@ -12,8 +12,16 @@ fail() {
     exit 1
 }
 
-# The advantages of a random model would all be zero.
-printf '#!/bin/sh\nexec sed -u '\''s/"advantages":\\[[^]]*\\]/"advantages":[1.0,-1.0]/'\''\n' >"$dir/force.sh"
+# The advantages of a random model would all be zero. A group, which is a step, waits for the file `next`, which it takes
+# away, or for `all`: so no run ends before its last process is killed.
+cat >"$dir/force.sh" <<'END'
+#!/bin/sh
+cd "$(dirname "$0")"
+while IFS= read -r group; do
+    until [ -e all ] || mv next taken 2>/dev/null; do sleep 0.02; done
+    printf '%s\n' "$group" | sed 's/"advantages":\[[^]]*\]/"advantages":[1.0,-1.0]/'
+done
+END
 chmod +x "$dir/force.sh"
 cat >"$dir/p.yaml" <<END
 name: gpu-check
@@ -57,15 +65,19 @@ kill_stage() {
     return 0
 }
 
+touch "$dir/all"
 start plain
 finish plain >"$dir/want"
+rm "$dir/all"
 start killed
 step=0
 for stage in caravan-rollout caravan-refscor caravan-optim; do
     step=$((step + 1))
+    touch "$dir/next"
     while kill -0 $pid && ! grep -qs "\"step\": $step," "$dir/killed/metrics.jsonl"; do sleep 0.02; done
     kill_stage $stage
 done
+touch "$dir/all"
 finish killed >"$dir/got"
 [ "$(grep -c 'killed by signal 9' "$dir/killed.err")" = 3 ] || fail "not each stage was killed: $(cat "$dir/killed.err")"
 cmp "$dir/want" "$dir/got" || fail "the weights differ after SIGKILL"
