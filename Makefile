@@ -59,7 +59,7 @@ HEADERS      := $(wildcard shared/*/*.h shared/*/*/*.h kernels/*.h kernels/cpu/*
 
 include make/cuda.mk
 
-.PHONY: all programs help reference deps packages test check unit ops e2e slurm-test demo demo-cora bench parity lint format sanitize fuzz fuzz-smoke clean compile_commands.json
+.PHONY: all programs help reference deps packages test check unit ops e2e slurm-test demo demo-cora ablation bench parity lint format sanitize fuzz fuzz-smoke clean compile_commands.json
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -169,6 +169,10 @@ demo: deps ## train and evaluate a small model from random weights, in minutes, 
 demo-cora: deps ## train a small model with and without a consistency model, in minutes, on the CPU
 	@$(MAKE) --no-print-directory programs
 	@BIN=$(BUILD)/bin tools/demo/demo-cora
+
+ablation: deps ## train a small model with every method, three seeds each, and compare them; ABLATION=long takes ten
+	@$(MAKE) --no-print-directory programs
+	@BIN=$(BUILD)/bin ABLATION=$(ABLATION) tools/miniature/ablation
 
 reference: programs ## write REFERENCE.md again from the tables
 	$(BUILD)/bin/caravan reference > REFERENCE.md

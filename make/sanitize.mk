@@ -30,7 +30,7 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 # Nor does it find anything in tests of one thread, in those of text, files, tables and figures, and in programs of Python.
 # The tests of operations, chain.sh and the other scripts that run pipelines also run the threads of these.
 TSAN_WITHOUT := $(addprefix unit/,json rope_angles simulation tokenizer) \
-                $(addprefix e2e/,bad-input benchmarks chat-judge check damaged data devices eval generated-answers image-benchmarks install likelihood \
+                $(addprefix e2e/,ablation bad-input benchmarks chat-judge check damaged data devices eval generated-answers image-benchmarks install likelihood \
                   loss max-steps methods pipelines plug-in python-stage reference score-and-judge source-and-reward supervised)
 
 sanitize-thread: ## run those of these tests that have threads under the thread sanitizer

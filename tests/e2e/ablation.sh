@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# tools/miniature/ablation: killed in a training, it goes on from there and makes no part again that is ready; its tables have a row
+# for each method, and wrong choices are named.
+. "$(dirname "$0")/common.sh"
+
+ablation() { ABLATION=check OUT="$work/all" BIN="$bin" tools/miniature/ablation; }
+
+setsid bash -c "ABLATION=check OUT=$work/all BIN=$bin exec tools/miniature/ablation" >"$work/log" 2>&1 &
+killed=$!
+for _ in $(seq 3000); do
+    ! grep -q "care-12$" "$work/log" || break
+    kill -0 $killed 2>/dev/null || fail "it ended: $(cat "$work/log")"
+    sleep 0.1
+done
+kill -9 -- -$killed
+wait $killed 2>/dev/null || true
+ls "$work/all/done" >"$work/before"
+grep -qx eval-cora-11 "$work/before" || fail "killed too early: $(cat "$work/log")"
+ablation >"$work/again" 2>&1 || fail "$(cat "$work/again")"
+grep -o 's: .*' "$work/again" | cut -c4- | sort >"$work/parts"
+if comm -12 <(sort "$work/before") "$work/parts" | grep .; then fail "made twice"; fi
+for row in start sft care cora; do grep -q "^  $row " "$work/again" || fail "no row $row: $(cat "$work/again")"; done
+grep -q "^| cora | 2 | " "$work/all/check.md" || fail "$(cat "$work/all/check.md")"
+grep -q "</svg>" "$work/all/check.svg" || fail "no curves"
+expect 64 "ABLATION=much: not methods, long, knobs or check" env ABLATION=much OUT="$work/all" tools/miniature/ablation
+expect 64 "there is no row ppo" env ONLY="care ppo" OUT="$work/all" BIN="$bin" tools/miniature/ablation
