@@ -31,7 +31,7 @@ ours | tee "$dir/lines"
 if [ -n "${PEER_PYTHON:-}" ]; then
     # As in model.sh: PyTorch keeps its pages.
     MALLOC_MMAP_THRESHOLD_=8000000000 MALLOC_TRIM_THRESHOLD_=16000000000 MALLOC_TOP_PAD_=268435456 \
-        "$PEER_PYTHON" tests/bench/miniature_peer.py "$data" "$model" 5 2>/dev/null | tee -a "$dir/lines"
+        "$PEER_PYTHON" tests/bench/miniature_peer.py "$data" "$model" 5 2>"$dir/peer.log" | tee -a "$dir/lines" || { tail -n 3 "$dir/peer.log"; exit 1; }
     ours | tee -a "$dir/lines"
     awk '
         $1 == "caravan" && (!best || $2 < best) { best = $2 }

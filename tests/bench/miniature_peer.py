@@ -19,6 +19,7 @@ tokenizer = AutoTokenizer.from_pretrained(DIR)
 processor = Qwen2VLImageProcessor(min_pixels=PIXELS, max_pixels=PIXELS)
 optimizer = torch.optim.AdamW(policy.parameters(), lr=2e-4, betas=(0.9, 0.98), weight_decay=0.01)
 end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+media_tokens = [policy.config.image_token_id, policy.config.video_token_id, policy.config.vision_start_token_id]  # of inputs only
 
 
 def inputs(row):
@@ -58,7 +59,7 @@ def step(rows):
         policy.eval()
         with torch.no_grad():
             sampled = policy.generate(**prompt, attention_mask=torch.ones_like(prompt["input_ids"]), do_sample=True, temperature=1.0, top_p=1.0, top_k=0,
-                                      max_new_tokens=NEW, eos_token_id=end, pad_token_id=end, use_cache=True)
+                                      suppress_tokens=media_tokens, max_new_tokens=NEW, eos_token_id=end, pad_token_id=end, use_cache=True)
         completions = sampled[:, prompt["input_ids"].shape[1]:]
         ended = (completions == end).int()
         kept = (ended.cumsum(1) - ended == 0).long()
