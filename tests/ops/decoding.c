@@ -86,24 +86,39 @@ static int logits_by_token(const void *a, const void *b) {
     return x->token < y->token ? -1 : 1;
 }
 
-// Whether `token` is where `uniform` falls among the kept tokens in order, a tolerance on either side granted.
-static bool logits_is_sampled(struct harness *h, const float *logits, int64_t count, struct sampling settings,
-                              double uniform, int32_t token) {
-    struct ranked *order = harness_memory(h, (size_t)count * sizeof *order);
-    for (int64_t i = 0; i < count; i++) order[i] = (struct ranked){.logit = logits[i], .token = (int32_t)i};
-    int64_t kept = sampling_order(order, count, settings);
+// Whether `token` is where `uniform` falls among the first `kept` tokens, a tolerance on either side granted.
+static bool logits_is_at(struct harness *h, const struct ranked *ranks, int64_t kept, double uniform, int32_t token) {
     const double tolerance = 2e-6;
-    bool boundary = kept < count && order[kept].token == token; // the first token after the cutoff, by rounding
-    qsort(order, (size_t)kept, sizeof *order, logits_by_token);
+    struct ranked *order = harness_memory(h, (size_t)kept * sizeof *order);
     double total = 0, below = 0;
+    memcpy(order, ranks, (size_t)kept * sizeof *order);
+    qsort(order, (size_t)kept, sizeof *order, logits_by_token);
     for (int64_t i = 0; i < kept; i++) total += order[i].weight;
     for (int64_t i = 0; i < kept; i++) {
-        double above = below + order[i].weight;
+        const double above = below + order[i].weight;
         if (order[i].token == token)
             return uniform >= below / total - tolerance && uniform <= above / total + tolerance;
         below = above;
     }
-    return boundary;
+    return false;
+}
+
+// Whether `token` is where `uniform` falls among the kept tokens. Of 30,000 tokens whose sum comes to top_p within
+// rounding, one more or one less may be kept, and all places move.
+static bool logits_is_sampled(struct harness *h, const float *logits, int64_t count, struct sampling settings,
+                              double uniform, int32_t token) {
+    const double tolerance = 1e-6;
+    struct ranked *order = harness_memory(h, (size_t)count * sizeof *order);
+    double total = 0, sum = 0;
+    for (int64_t i = 0; i < count; i++) order[i] = (struct ranked){.logit = logits[i], .token = (int32_t)i};
+    const int64_t kept = sampling_order(order, count, settings);
+    const int64_t most = settings.top_k > 0 && settings.top_k < count ? settings.top_k : count;
+    if (logits_is_at(h, order, kept, uniform, token)) return true;
+    for (int64_t i = 0; i < most; i++) total += order[i].weight;
+    for (int64_t i = 0; i < kept; i++) sum += order[i].weight;
+    const double over = sum / total - (double)settings.top_p, last = order[kept - 1].weight / total;
+    return (kept < most && over <= tolerance && logits_is_at(h, order, kept + 1, uniform, token)) ||
+           (kept > 1 && over >= last - tolerance && logits_is_at(h, order, kept - 1, uniform, token));
 }
 
 static float *logits_random(struct harness *h, int64_t count) {
