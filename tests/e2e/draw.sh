@@ -39,8 +39,8 @@ inconsistent() {
 }
 [ "$(inconsistent annotations/training_with_cot_6k.jsonl)/$(wc -l <annotations/training_with_cot_6k.jsonl)" = 0/36 ] || fail "an example is inconsistent"
 [ "$(inconsistent pretraining.jsonl)/$(wc -l <pretraining.jsonl)" = 0/70 ] || fail "an example of the pretraining is inconsistent"
-count=$(inconsistent warm-up.jsonl) # of 200, 0.44 are expected: 0.3 + 0.2 - 0.3 x 0.2
-[ "$count" -ge 50 ] && [ "$count" -le 126 ] || fail "$count examples of the warm-up are inconsistent"
+count=$(inconsistent warm-up.jsonl) # of 200, 0.28 are expected: 0.4 x 0.7
+[ "$count" -ge 24 ] && [ "$count" -le 88 ] || fail "$count examples of the warm-up are inconsistent"
 
 # Verdicts.
 group() {
@@ -51,7 +51,10 @@ next='Which colour does the shape get next?\nOptions:\n'
 judged() { group "$@" | "$bin/caravan" judge-drawn | grep -o '"verdict":\[[^]]*\]'; }
 [ "$(judged "$next" "At first the colour is red, then green. So next is blue." A)" = '"verdict":[1]' ] || fail "a right conclusion"
 [ "$(judged "$next" "At first the colour is red, then green. So next is blue." B)" = '"verdict":[0]' ] || fail "another answer"
-# The facts count, not what is concluded from them.
+# The facts count, neither a first impression nor what is concluded from them.
+[ "$(judged "$next" "It looks like red. At first the colour is red, then green. So next is blue." A)" = '"verdict":[1]' ] || fail "an impression"
+[ "$(judged "$next" "It looks like blue. At first the colour is red, then red. So next is red." A)" = '"verdict":[0]' ] || fail "an answer by impression"
+[ "$(judged "$next" "It looks like blue. So next is blue." A)" = '"verdict":[null]' ] || fail "an impression alone"
 [ "$(judged "$next" "At first the colour is red, then green. So next is red." A)" = '"verdict":[1]' ] || fail "another conclusion"
 [ "$(judged "$next" "At first the colour is red. So next is blue." A)" = '"verdict":[null]' ] || fail "one fact alone"
 [ "$(judged "$next" "At first the colour is red, then green. So next is blue." E)" = '"verdict":[0]' ] || fail "no such option"

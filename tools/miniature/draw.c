@@ -32,10 +32,11 @@ static const struct option draw_options[] = {
     TOOL_OPTION(draw_options, examples, OPTION_INT, "examples of the warm-up, some of them with mistakes",
                 .default_value = "3200", .high = 10000000),
     TOOL_OPTION(draw_options, wrong_reasoning, OPTION_NUMBER,
-                "share of the examples that answer what the clip shows after a reasoning that says something else",
-                .default_value = "0.3", .high = 1),
-    TOOL_OPTION(draw_options, wrong_answer, OPTION_NUMBER, "share of the examples with a wrong answer",
-                .default_value = "0.2", .high = 1),
+                "share of the warm-up's examples that state wrong facts after a right first impression",
+                .default_value = "0.4", .high = 1),
+    TOOL_OPTION(draw_options, wrong_answer, OPTION_NUMBER,
+                "share of these that answer what they conclude, and not the first impression", .default_value = "0.3",
+                .high = 1),
     TOOL_OPTION(draw_options, seed, OPTION_INT, "seed of all random numbers", .default_value = "1",
                 .high = 9007199254740992.0),
     {0},
@@ -55,7 +56,22 @@ const struct option_table draw_table = {
 static const char *const task_names[TASKS] = {"change", "move", "meet", "hide"};
 static const char *const tense_names[TENSES] = {"past", "present", "next"};
 
-enum draw_stream { STREAM_ORDER, STREAM_CLIP, STREAM_TENSE, STREAM_REASONING, STREAM_ANSWER, STREAM_WHICH };
+enum draw_stream {
+    STREAM_ORDER,
+    STREAM_CLIP,
+    STREAM_TENSE,
+    STREAM_REASONING,
+    STREAM_ANSWER,
+    STREAM_WHICH,
+    STREAM_IMPRESSION
+};
+
+// Shares of examples with mistakes.
+struct mistakes {
+    double impression; // another first impression; the answer is what is concluded
+    double reasoning;  // wrong facts, and what they imply as the conclusion; the answer is the first impression
+    double answer;     // of these: the answer is what is concluded
+};
 
 // Writes the clip of a story and, as the present observation, its last frame.
 static status draw_media(const char *dir, const char *name, const struct story *story) {
@@ -126,12 +142,6 @@ static void draw_annotation(struct buf *out, const char *clip, const struct stor
     arena_release(&memory);
 }
 
-// Returns `right`, or with probability `share` one of the three others.
-static int draw_wrong(int right, double share, uint64_t key, uint64_t stream) {
-    if (rng_uniform(key, stream, 0) >= share) return right;
-    return (right + 1 + (int)rng_below(key, stream, 1, WORLD_VALUES - 1)) % WORLD_VALUES;
-}
-
 // Appends a line of the layout sft, with a clip unless that is NULL; to the corpus, unless it is NULL, prompt and
 // response.
 static void draw_line(struct buf *out, struct buf *corpus, const char *id, const char *clip, const struct buf *prompt,
@@ -154,22 +164,30 @@ static void draw_line(struct buf *out, struct buf *corpus, const char *id, const
 
 // Appends a line of the layout sft, and prompt and response to the corpus: an example on a clip.
 static void draw_example(struct buf *out, struct buf *corpus, const char *id, const char *clip,
-                         const struct story *story, enum tense tense, double wrong_reasoning, double wrong_answer) {
+                         const struct story *story, enum tense tense, struct mistakes mistakes) {
     const uint64_t key = rng_key(story->key, id);
     struct buf prompt = {0}, response = {0};
     const char *names[WORLD_VALUES];
-    int first = story->first, then = story->then;
-    const int right = draw_order(key, story, tense, names);
+    int first = story->first, then = story->then, letter = draw_order(key, story, tense, names);
+    int impression = world_answer(tense, first, then);
     buf_printf(&prompt, "%s\nOptions:\n", world_question(story->task, tense));
     for (int i = 0; i < WORLD_VALUES; i++) buf_printf(&prompt, "%c. %s\n", 'A' + i, names[i]);
     // Another first value changes every answer; another second one by one place those of the present and next.
-    if (tense == TENSE_PAST || rng_below(key, STREAM_WHICH, 0, 2))
-        first = draw_wrong(first, wrong_reasoning, key, STREAM_REASONING);
-    else if (rng_uniform(key, STREAM_REASONING, 0) < wrong_reasoning)
-        then = (then + (rng_below(key, STREAM_REASONING, 1, 2) ? 1 : WORLD_VALUES - 1)) % WORLD_VALUES;
+    if (rng_uniform(key, STREAM_REASONING, 0) < mistakes.reasoning) {
+        if (tense == TENSE_PAST || rng_below(key, STREAM_WHICH, 0, 2))
+            first = (first + 1 + (int)rng_below(key, STREAM_REASONING, 1, WORLD_VALUES - 1)) % WORLD_VALUES;
+        else
+            then = (then + (rng_below(key, STREAM_REASONING, 1, 2) ? 1 : WORLD_VALUES - 1)) % WORLD_VALUES;
+    }
+    const int concluded = world_answer(tense, first, then);
+    if (rng_uniform(key, STREAM_ANSWER, 0) < mistakes.answer)
+        for (letter = 0; names[letter] != world_answer_name(story->task, tense, concluded);) letter++;
+    if (rng_uniform(key, STREAM_IMPRESSION, 0) < mistakes.impression)
+        impression = (impression + 1 + (int)rng_below(key, STREAM_IMPRESSION, 1, WORLD_VALUES - 1)) % WORLD_VALUES;
     buf_puts(&response, "<think>");
-    world_reasoning(&response, story->task, tense, first, then, world_answer(tense, first, then));
-    buf_printf(&response, "</think><answer>%c</answer>", 'A' + draw_wrong(right, wrong_answer, key, STREAM_ANSWER));
+    world_impression(&response, story->task, tense, impression);
+    world_reasoning(&response, story->task, tense, first, then, concluded);
+    buf_printf(&response, "</think><answer>%c</answer>", 'A' + letter);
     draw_line(out, corpus, id, clip, &prompt, &response);
     buf_release(&prompt);
     buf_release(&response);
@@ -188,7 +206,7 @@ static status draw_part(const struct draw_options *given, const char *dir, const
         for (enum tense tense = 0; tense < TENSES; tense++) {
             draw_annotation(lines, clip, &story, tense, level);
             snprintf(id, sizeof id, "%s-%s-cot", clip, tense_names[tense]);
-            if (examples) draw_example(examples, NULL, id, clip, &story, tense, 0, 0);
+            if (examples) draw_example(examples, NULL, id, clip, &story, tense, (struct mistakes){0});
         }
     }
     return OK;
@@ -214,9 +232,12 @@ static void draw_lookup(struct buf *out, struct buf *corpus, uint64_t seed, int6
             const char *name = world_answer_name(task, tense, (int)order[at]);
             if (i < NAMES)
                 buf_printf(&response, " %s %c,", name, 'A' + at);
-            else
-                buf_printf(&response, "<think>%s%s.</think><answer>%c</answer>\n", world_conclusion(tense), name,
-                           'A' + at);
+            else {
+                buf_puts(&response, "<think>");
+                world_impression(&response, task, tense,
+                                 (int)rng_below(key, STREAM_IMPRESSION, list * CONCLUSIONS + i, WORLD_VALUES));
+                buf_printf(&response, "%s%s.</think><answer>%c</answer>\n", world_conclusion(tense), name, 'A' + at);
+            }
         }
     }
     draw_line(out, corpus, id, NULL, &prompt, &response);
@@ -227,6 +248,10 @@ static void draw_lookup(struct buf *out, struct buf *corpus, uint64_t seed, int6
 // Draws the supervised examples: all tasks, every other clip of each in each look.
 static status draw_supervised(const struct draw_options *given, const char *dir, struct buf *pretraining,
                               struct buf *warm_up, struct buf *corpus) {
+    // The pretraining teaches to conclude from the facts and to answer what is concluded, whatever the first
+    // impression.
+    const struct mistakes honest = {.impression = 0.5},
+                          hasty = {.reasoning = given->wrong_reasoning, .answer = given->wrong_answer};
     const uint64_t key = rng_key((uint64_t)given->seed, "warm-up");
     struct story *stories;
     char clip[64], id[64];
@@ -247,8 +272,7 @@ static status draw_supervised(const struct draw_options *given, const char *dir,
         const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, (uint64_t)i, TENSES);
         snprintf(clip, sizeof clip, "warm-up-%05lld", (long long)at);
         snprintf(id, sizeof id, "%s-%06lld", first ? "pretraining" : "warm-up", (long long)i);
-        draw_example(first ? pretraining : warm_up, corpus, id, clip, &stories[at], tense,
-                     first ? 0 : given->wrong_reasoning, first ? 0 : given->wrong_answer);
+        draw_example(first ? pretraining : warm_up, corpus, id, clip, &stories[at], tense, first ? honest : hasty);
     }
     free(stories);
     return result;

@@ -36,6 +36,7 @@ static const struct task_words tasks[TASKS] = {
                    "the box has"},
 };
 
+static const char impression_begin[] = "It looks like ", impression_end[] = ". ";
 static const char facts_begin[] = "At first ", facts_middle[] = ", then ", facts_end[] = ". ";
 static const char *const conclusions[TENSES] = {"So it was ", "So the step is ", "So next is "};
 
@@ -82,6 +83,10 @@ int world_answer(enum tense tense, int first, int then) {
     }
 }
 
+void world_impression(struct buf *out, enum task task, enum tense tense, int answer) {
+    buf_printf(out, "%s%s%s", impression_begin, world_answer_name(task, tense, answer), impression_end);
+}
+
 void world_reasoning(struct buf *out, enum task task, enum tense tense, int first, int then, int concluded) {
     const struct task_words *words = &tasks[task];
     buf_printf(out, "%s%s %s%s%s%s%s%s.", facts_begin, words->verb, words->values[first], facts_middle,
@@ -105,7 +110,11 @@ static int world_skip_name(struct string *text, const char *const *names) {
 
 struct reading world_read(struct string thinking, enum task task, enum tense tense) {
     const struct task_words *words = &tasks[task];
+    const char *const *answers = tense == TENSE_PRESENT ? steps : words->values;
     struct reading reading = {-1, -1, -1};
+    if (world_skip(&thinking, impression_begin) &&
+        (world_skip_name(&thinking, answers) < 0 || !world_skip(&thinking, impression_end)))
+        return reading;
     if (!world_skip(&thinking, facts_begin) || !world_skip(&thinking, words->verb) || !world_skip(&thinking, " "))
         return reading;
     reading.first = world_skip_name(&thinking, words->values);
@@ -113,7 +122,7 @@ struct reading world_read(struct string thinking, enum task task, enum tense ten
     reading.then = world_skip_name(&thinking, words->values);
     if (reading.then < 0 || !world_skip(&thinking, facts_end) || !world_skip(&thinking, conclusions[tense]))
         return reading;
-    const int concluded = world_skip_name(&thinking, tense == TENSE_PRESENT ? steps : words->values);
+    const int concluded = world_skip_name(&thinking, answers);
     if (string_equals(thinking, ".")) reading.concluded = concluded;
     return reading;
 }

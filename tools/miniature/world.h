@@ -69,6 +69,9 @@ int world_answer(enum tense tense, int first, int then);
 // Returns what a conclusion begins with, with a blank at its end.
 const char *world_conclusion(enum tense tense);
 
+// Appends what a reasoning may begin with: a first impression of the answer, which its facts need not bear out.
+void world_impression(struct buf *out, enum task task, enum tense tense, int answer);
+
 // Appends a reasoning that states two facts and concludes with an answer.
 void world_reasoning(struct buf *out, enum task task, enum tense tense, int first, int then, int concluded);
 
@@ -77,7 +80,7 @@ struct reading {
     int first, then, concluded;
 };
 
-// Reads a reasoning on a task and tense.
+// Reads a reasoning on a task and tense. A first impression counts for nothing.
 struct reading world_read(struct string thinking, enum task task, enum tense tense);
 
 // Finds task and tense of a question (with its options or without). False if it is none of this world.
