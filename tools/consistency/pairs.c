@@ -78,7 +78,7 @@ static status pairs_visit(void *context, const struct group *group) {
             buf_puts(out, "null}\n");
     }
     result = OK;
-    if (fwrite(out->data, 1, out->size, stdout) != out->size)
+    if (out->size && fwrite(out->data, 1, out->size, stdout) != out->size)
         result = fail(UNAVAILABLE, "cannot write to standard output");
 done:
     arena_release(&memory);
