@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A training step on the miniature of SEED-Bench-R1, 4 groups of 8 completions: its time in the pipeline of pipelines/miniature/train.yaml,
-# from the clips to the new weights; with PEER_PYTHON against the same step in PyTorch as the released code does it, and without
-# what it does besides; same model and data, interleaved (caravan, peers, caravan). The model is that of `make ablation` if there is one; else one is pretrained for a few steps, and
-# its completions end nowhere.
+# A training step on the miniature of SEED-Bench-R1, 4 groups of 8 completions: its time in the pipeline of
+# pipelines/miniature/train.yaml, from the clips to the new weights; with PEER_PYTHON against the same step in PyTorch as the
+# released code does it, and without what it does besides; same model and data, interleaved (caravan, peers, caravan). The model
+# is that of `make ablation` if there is one; else one is pretrained for a few steps, most of whose completions are cut off.
 set -euo pipefail
-here=$PWD build=$(dirname "$BIN") dir=$(cd "$(dirname "$BIN")" && pwd)/bench/miniature steps=${BENCH_STEPS:-40}
+here=$PWD dir=$(cd "$(dirname "$BIN")" && pwd)/bench/miniature steps=${BENCH_STEPS:-40}
 data=$here/miniature/data model=$here/miniature/warm-up/checkpoints/latest
 echo "== a training step on the miniature: 4 groups of 8 completions"
 if [ ! -e miniature/done/warm-up ]; then
