@@ -45,9 +45,8 @@ status cpu_backend_open(struct backend **out, const struct backend_options *opti
     status result;
     TRY_TO(result, close, pool_new(&cpu->pool, options->threads));
     TRY_TO(result, close, onednn_new(&cpu->onednn, pool_threads(cpu->pool)));
-    // oneDNN's blocked format of bfloat16 is the one that the matrix unit reads.
     const char *amx = getenv("CARAVAN_AMX");
-    cpu->amx = onednn_layout(cpu->onednn, ELEMENT_BF16)->blocked && amx_usable() && !(amx && strcmp(amx, "none") == 0);
+    cpu->amx = amx_usable() && !(amx && strcmp(amx, "none") == 0);
     cpu->f32_parts = cpu->amx ? options->f32_parts : 0;
     *out = &cpu->base;
     return OK;

@@ -1,6 +1,7 @@
 // Matrix products: which thread computes which rows and columns, with what scratch memory.
 #include <assert.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm.h"
@@ -16,9 +17,11 @@ enum {
     STRIP_ROWS_SUMS = 768, // or that are added up at a time
     STRIP_PADDING = 16,    // floats between the rows of a strip, which would share cache sets
     MAX_READ_ROWS = GEMM_TILE_ROWS,
+    VECTOR_INNER = 128, // inner elements of the vector loops at a time: 16 columns of them fit the first-level cache
 };
 
 static_assert(MAX_READ_ROWS % AMX_GROUP == 0 && MAX_INNER % AMX_INNER == 0, "whole tiles of the unit");
+static_assert(VECTOR_INNER % 2 == 0, "whole pairs of bfloat16");
 static_assert((int)GEMM_TILE_COLUMNS >= (int)MAX_COLUMNS, "a strip fits write_tile");
 
 // ---- tiles by the matrix unit ----
@@ -118,20 +121,19 @@ static status gemm_run_amx(struct cpu_backend *cpu, const struct gemm *gemm) {
     return OK;
 }
 
-// ---- tiles by oneDNN ----
+// ---- tiles by oneDNN or by the vector loops ----
 
 struct gemm_job {
     struct cpu_backend *cpu;
     const struct gemm *gemm;
-    const struct packed_layout *layout;
     int64_t columns;             // of the packed matrix, with its padding
     int64_t tile;                // columns of a tile
     int64_t task_columns;        // whole tiles
     int64_t row_tasks;           // tasks over the same columns
-    struct matmul *matmul[2][2]; // [whether the last rows][whether the last columns]
-    // Scratch memory, the same amount for each thread: a tile, rows, oneDNN's own.
+    struct matmul *matmul[2][2]; // [whether the last rows][whether the last columns]; NULL: the vector loops
+    // Scratch memory, the same amount for each thread: a tile, rows, what oneDNN or the vector loops need.
     char *scratch;
-    size_t scratch_bytes, rows_offset, matmul_offset;
+    size_t scratch_bytes, rows_offset, own_offset;
     atomic_bool failed;
 };
 
@@ -140,22 +142,45 @@ static int64_t gemm_rows_at(const struct gemm_job *job, int64_t first) {
 }
 
 // The rows that oneDNN computes: those of the tile and rows of zeros.
-static int64_t gemm_padded_rows(const struct gemm_job *job, int64_t first) {
-    int64_t rows = gemm_round_up(gemm_rows_at(job, first), job->layout->rows);
-    return rows < job->layout->rows_min ? job->layout->rows_min : rows;
+static int64_t gemm_padded_rows(int64_t rows) {
+    return rows < onednn_min_rows() ? onednn_min_rows() : rows;
 }
 
 static int64_t gemm_columns_at(const struct gemm_job *job, int64_t column) {
     return gemm_min(job->columns - column, job->tile);
 }
 
+// Computes a tile of `rows` x `columns` from `column` on. Each element is one chain of fused multiply-adds over the
+// inner index in ascending order (attention_tiles.inc). `block` is scratch memory for VECTOR_INNER rows of 64 columns.
+static void gemm_vector_tile(const struct gemm_job *job, float *tile, const float *in, int64_t rows, int64_t column,
+                             int64_t columns, float *block) {
+    const struct packed_matrix *matrix = &job->gemm->matrix;
+    const struct simd *simd = &job->cpu->simd;
+    memset(tile, 0, (size_t)(rows * columns) * sizeof *tile);
+    for (int64_t at = 0; at < columns; at += PACKED_BLOCK) {
+        const void *packed = packed_at(job->cpu, matrix, column + at);
+        for (int64_t inner = 0; inner < matrix->inner; inner += VECTOR_INNER) {
+            const int64_t count = gemm_min(matrix->inner - inner, VECTOR_INNER);
+            const float *part = (const float *)packed + inner * PACKED_BLOCK;
+            if (matrix->type == ELEMENT_BF16) {
+                for (int64_t i = 0; i < count; i += 2)
+                    simd->f32_from_pairs(block + i * PACKED_BLOCK, block + (i + 1) * PACKED_BLOCK,
+                                         (const uint16_t *)packed + (inner + i) * PACKED_BLOCK, PACKED_BLOCK);
+                part = block;
+            }
+            simd->av_tile(tile + at, columns, in + inner, matrix->inner, 1, (int)rows, part, PACKED_BLOCK, count,
+                          PACKED_BLOCK);
+        }
+    }
+}
+
 static void gemm_task(void *context, int task, int thread) {
     struct gemm_job *job = context;
     const struct gemm *gemm = job->gemm;
     char *scratch = job->scratch + (size_t)thread * job->scratch_bytes;
-    float *tile = (void *)scratch;
+    float *tile = (void *)scratch, *own = (void *)(scratch + job->own_offset);
     int64_t first = task % job->row_tasks * GEMM_TILE_ROWS, begin = task / job->row_tasks * job->task_columns;
-    int64_t rows = gemm_rows_at(job, first), padded = gemm_padded_rows(job, first);
+    int64_t rows = gemm_rows_at(job, first), padded = job->matmul[0][0] ? gemm_padded_rows(rows) : rows;
     void *in = gemm->read_rows(gemm->context, first, rows, scratch + job->rows_offset);
     if (padded != rows) {
         size_t row_bytes = (size_t)gemm->matrix.inner * element_size(gemm->matrix.type);
@@ -164,11 +189,18 @@ static void gemm_task(void *context, int task, int thread) {
         memset(padded_in + (size_t)rows * row_bytes, 0, (size_t)(padded - rows) * row_bytes);
         in = padded_in;
     }
+    if (!job->matmul[0][0] && gemm->matrix.type == ELEMENT_BF16) {
+        float *values = own + VECTOR_INNER * PACKED_BLOCK;
+        job->cpu->simd.f32_from_bf16(values, in, (size_t)(rows * gemm->matrix.inner));
+        in = values;
+    }
     for (int64_t column = begin; column < gemm_min(begin + job->task_columns, job->columns); column += job->tile) {
         int64_t columns = gemm_columns_at(job, column);
         const struct matmul *matmul = job->matmul[rows != gemm_rows_at(job, 0)][columns != gemm_columns_at(job, 0)];
-        if (!matmul_run(job->cpu->onednn, matmul, thread, in, packed_at(job->cpu, &gemm->matrix, column), tile,
-                        scratch + job->matmul_offset))
+        if (!matmul)
+            gemm_vector_tile(job, tile, in, rows, column, columns, own);
+        else if (!matmul_run(job->cpu->onednn, matmul, thread, in, packed_at(job->cpu, &gemm->matrix, column), tile,
+                             own))
             atomic_store(&job->failed, true);
         gemm->write_tile(gemm->context, tile, columns, first, rows, column,
                          gemm_min(gemm->matrix.outputs - column, columns));
@@ -182,33 +214,35 @@ status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm) {
     int64_t threads = pool_threads(cpu->pool);
     struct gemm_job job = {.cpu = cpu,
                            .gemm = gemm,
-                           .layout = onednn_layout(cpu->onednn, gemm->matrix.type),
                            .columns = gemm_round_up(gemm->matrix.outputs, PACKED_BLOCK),
                            .row_tasks = (gemm->rows + GEMM_TILE_ROWS - 1) / GEMM_TILE_ROWS};
     // A product of few rows gets narrow tiles, so that every thread has work.
     int64_t column_tasks = (threads * TASKS_PER_THREAD + job.row_tasks - 1) / job.row_tasks;
     int64_t tile = job.columns / column_tasks / PACKED_BLOCK * PACKED_BLOCK;
-    job.tile = tile < PACKED_BLOCK ? PACKED_BLOCK : gemm_min(tile, job.layout->columns);
+    job.tile = tile < PACKED_BLOCK ? PACKED_BLOCK : gemm_min(tile, MAX_PACKED_COLUMNS);
     assert(job.tile <= GEMM_TILE_COLUMNS);
-    assert(GEMM_TILE_ROWS % job.layout->rows == 0 && job.layout->rows_min <= GEMM_TILE_ROWS);
     job.task_columns = gemm->whole_rows ? gemm_round_up(job.columns, job.tile) : job.tile;
 
-    // The products for whole tiles and for those at the edges, and scratch memory that is large enough for each.
+    // oneDNN's products for whole tiles and for those at the edges, and scratch memory that is large enough for each.
     int64_t last_row = (job.row_tasks - 1) * GEMM_TILE_ROWS, last_column = (job.columns - 1) / job.tile * job.tile;
-    size_t matmul_bytes = 0;
-    for (int i = 0; i < 4; i++) {
-        struct matmul **matmul = &job.matmul[i / 2][i % 2];
-        struct matmul_shape shape = {.type = matrix->type,
-                                     .rows = gemm_padded_rows(&job, i / 2 ? last_row : 0),
-                                     .columns = gemm_columns_at(&job, i % 2 ? last_column : 0),
-                                     .inner = matrix->inner};
-        TRY(onednn_matmul(cpu->onednn, &shape, matmul));
-        if (matmul_scratch(*matmul) > matmul_bytes) matmul_bytes = matmul_scratch(*matmul);
+    size_t own_bytes = 0;
+    if (onednn_has(cpu->onednn, matrix->type)) {
+        for (int i = 0; i < 4; i++) {
+            struct matmul **matmul = &job.matmul[i / 2][i % 2];
+            struct matmul_shape shape = {.type = matrix->type,
+                                         .rows = gemm_padded_rows(gemm_rows_at(&job, i / 2 ? last_row : 0)),
+                                         .columns = gemm_columns_at(&job, i % 2 ? last_column : 0),
+                                         .inner = matrix->inner};
+            TRY(onednn_matmul(cpu->onednn, &shape, matmul));
+            if (matmul_scratch(*matmul) > own_bytes) own_bytes = matmul_scratch(*matmul);
+        }
+    } else if (matrix->type == ELEMENT_BF16) {
+        own_bytes = (size_t)(VECTOR_INNER * PACKED_BLOCK + GEMM_TILE_ROWS * matrix->inner) * sizeof(float);
     }
     size_t rows_bytes = (size_t)GEMM_TILE_ROWS * (size_t)matrix->inner * element_size(matrix->type);
     job.rows_offset = (size_t)GEMM_TILE_ROWS * (size_t)job.tile * sizeof(float);
-    job.matmul_offset = job.rows_offset + (size_t)gemm_round_up((int64_t)rows_bytes, 64);
-    job.scratch_bytes = (size_t)gemm_round_up((int64_t)(job.matmul_offset + matmul_bytes), 4096);
+    job.own_offset = job.rows_offset + (size_t)gemm_round_up((int64_t)rows_bytes, 64);
+    job.scratch_bytes = (size_t)gemm_round_up((int64_t)(job.own_offset + own_bytes), 4096);
     TRY(cpu_scratch(cpu, SCRATCH_GEMM, job.scratch_bytes * (size_t)threads, &job.scratch));
 
     pool_run(cpu->pool, (int)(job.row_tasks * ((job.columns + job.task_columns - 1) / job.task_columns)), gemm_task,

@@ -1,8 +1,8 @@
-// Matrix products in tiles. oneDNN or the matrix unit (amx.h) computes each tile in one thread; the tiles are
-// distributed over the pool.
+// Matrix products in tiles. The matrix unit (amx.h), oneDNN or, where neither can, the vector loops (simd.h) compute
+// each tile in one thread; the tiles are distributed over the pool.
 //
-// A row or column of oneDNN's packed products does not depend on its neighbours: how a product is divided into tiles
-// does not change its bits. A tile is computed in float32; the caller's write_tile adds, converts and stores it.
+// A row or column of any of them does not depend on its neighbours: how a product is divided into tiles does not change
+// its bits. A tile is computed in float32; the caller's write_tile adds, converts and stores it.
 #pragma once
 
 #include "kernels/cpu/cpu.h"
@@ -12,8 +12,8 @@
 enum { GEMM_TILE_ROWS = 128, GEMM_TILE_COLUMNS = MAX_PACKED_COLUMNS };
 
 // A matrix of inner x outputs, packed: blocks of 64 outputs, one after the other. A block holds, inner by inner (for
-// bfloat16 in pairs of inner), the 64 outputs, with zeros past the end of the matrix. What gemm_run_amx multiplies is
-// packed as in amx.h.
+// bfloat16 in pairs of inner), the 64 outputs, with zeros past the end of the matrix: the format of oneDNN's products.
+// What gemm_run_amx multiplies is packed as in amx.h.
 struct packed_matrix {
     enum element type;
     int64_t outputs, inner;

@@ -1,5 +1,5 @@
 // Packing the right-hand matrix of products: it is transposed and stored in the blocks of 64 outputs that the products
-// read, in one of three layouts: oneDNN's own, that of the matrix unit for bfloat16, and that of float32 in parts
+// read, in one of three layouts: oneDNN's (gemm.h), that of the matrix unit for bfloat16, and that of float32 in parts
 // (amx.h).
 #include <assert.h>
 
@@ -14,15 +14,23 @@ static_assert(PART_INNER % 2 == 0 && PACKED_BLOCK * PART_INNER * sizeof(uint16_t
 struct pack_job {
     const struct cpu_backend *cpu;
     const struct packed_matrix *out;
-    const struct packed_layout *layout;
     struct tensor matrix;
     bool columns; // the outputs are its columns
 };
 
+// The inner elements that are interleaved.
+static int64_t gemm_pair(enum element type) {
+    return type == ELEMENT_BF16 ? 2 : 1;
+}
+
+// What the inner length is padded to a multiple of.
+static int64_t gemm_unit(enum element type) {
+    return 16 * gemm_pair(type);
+}
+
 static size_t gemm_block_bytes(const struct cpu_backend *cpu, enum element type, int64_t inner) {
     if (gemm_has_parts(cpu, type)) return (size_t)amx_columns_size(cpu->f32_parts, inner) * sizeof(uint16_t);
-    const struct packed_layout *layout = onednn_layout(cpu->onednn, type);
-    return (size_t)(PACKED_BLOCK * gemm_round_up(inner, layout->unit)) * element_size(type);
+    return (size_t)(PACKED_BLOCK * gemm_round_up(inner, gemm_unit(type))) * element_size(type);
 }
 
 size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner) {
@@ -50,8 +58,7 @@ static void gemm_pack_pairs(const struct pack_job *job, uint32_t *block, const u
 }
 
 // Packs part after part of each block of outputs. Pairs of bfloat16 are transposed as words of four bytes, like
-// float32; they are copied to `part` first, with a zero after an odd count. bfloat16 without pairs is transposed
-// element by element.
+// float32; they are copied to `part` first, with a zero after an odd count.
 static void gemm_pack_rows_task(void *context, struct task_range range) {
     const struct pack_job *job = context;
     const struct simd *simd = &job->cpu->simd;
@@ -62,7 +69,7 @@ static void gemm_pack_rows_task(void *context, struct task_range range) {
     for (int64_t row = range.first * PACKED_BLOCK; row < range.end * PACKED_BLOCK; row += PACKED_BLOCK) {
         int64_t rows = gemm_min(job->out->outputs - row, PACKED_BLOCK);
         uint32_t *words = packed_at(job->cpu, job->out, row);
-        if (rows < PACKED_BLOCK || inner % job->layout->unit) memset(words, 0, gemm_block_bytes(job->cpu, type, inner));
+        if (rows < PACKED_BLOCK || inner % gemm_unit(type)) memset(words, 0, gemm_block_bytes(job->cpu, type, inner));
         if (rows < PACKED_BLOCK) memset(pairs, 0, sizeof pairs);
         for (int64_t at = 0; at < inner; at += PART_INNER) {
             int64_t count = gemm_min(inner - at, PART_INNER);
@@ -76,14 +83,8 @@ static void gemm_pack_rows_task(void *context, struct task_range range) {
                 memcpy(out, tensor_bf16(job->matrix, row + i) + at, (size_t)count * sizeof *out);
                 if (count & 1) out[count] = 0;
             }
-            if (job->layout->pair == 2) {
-                simd->transpose(pairs, PACKED_BLOCK, part, PART_INNER / 2, rows, (count + 1) / 2);
-                gemm_pack_pairs(job, words, pairs, at / 2, (count + 1) / 2);
-            } else {
-                uint16_t *out = (uint16_t *)words + at * PACKED_BLOCK;
-                for (int64_t i = 0; i < rows * count; i++)
-                    out[i % count * PACKED_BLOCK + i / count] = halves[i / count * PART_INNER + i % count];
-            }
+            simd->transpose(pairs, PACKED_BLOCK, part, PART_INNER / 2, rows, (count + 1) / 2);
+            gemm_pack_pairs(job, words, pairs, at / 2, (count + 1) / 2);
         }
     }
 }
@@ -108,8 +109,8 @@ static void gemm_pack_columns_task(void *context, struct task_range range) {
         char *block = packed_at(job->cpu, job->out, column);
         int64_t columns = gemm_min(job->out->outputs - column, PACKED_BLOCK);
         int64_t rows = (int64_t)(gemm_block_bytes(job->cpu, job->out->type, job->out->inner) / row_bytes);
-        for (int64_t row = 0; row < rows; row += job->layout->pair) {
-            if (job->layout->pair == 1) {
+        for (int64_t row = 0; row < rows; row += gemm_pair(job->out->type)) {
+            if (job->out->type == ELEMENT_F32) {
                 gemm_pack_read_columns(job, block + (size_t)row * row_bytes, row, column, columns);
             } else {
                 uint16_t even[PACKED_BLOCK], odd[PACKED_BLOCK];
@@ -150,7 +151,7 @@ static void gemm_pack_in_parts(void *context, struct task_range range) {
 
 // Packs the rows of a matrix as outputs, or its columns.
 static void gemm_pack(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix, bool columns) {
-    struct pack_job job = {cpu, out, onednn_layout(cpu->onednn, out->type), matrix, columns};
+    struct pack_job job = {cpu, out, matrix, columns};
     int64_t blocks = (out->outputs + PACKED_BLOCK - 1) / PACKED_BLOCK;
     parallel_for(cpu, blocks, 4096 / (out->inner + 1) + 1,
                  gemm_has_parts(cpu, out->type) ? gemm_pack_in_parts

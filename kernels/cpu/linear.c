@@ -18,10 +18,9 @@ static_assert(CHUNK_ROWS % (2 * PAIR_ROWS) == 0, "only the last pairs of a chunk
 // ---- weights ----
 
 status cpu_supports(struct backend *backend, enum element type) {
+    (void)backend;
     if (type > ELEMENT_BF16) return fail(UNAVAILABLE, "the CPU computes in float32 and bfloat16 only");
-    if (onednn_layout(cpu_of(backend)->onednn, type)->usable) return OK;
-    return fail(UNAVAILABLE, "oneDNN cannot compute in %s on this processor",
-                type == ELEMENT_BF16 ? "bfloat16" : "float32");
+    return OK;
 }
 
 status cpu_weight_new(struct backend *backend, struct weight **out, struct tensor plain, bool prepack) {

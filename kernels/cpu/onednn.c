@@ -1,5 +1,5 @@
-// The cache of oneDNN's products, by shape, with the least recently used dropped first; and the choice of the packed
-// layout. gemm.c divides a product into tiles and distributes them over the threads: oneDNN computes one tile in one
+// The cache of oneDNN's products, by shape, with the least recently used dropped first; and whether oneDNN has packed
+// ones. gemm.c divides a product into tiles and distributes them over the threads: oneDNN computes one tile in one
 // thread.
 #include "kernels/cpu/onednn.h"
 
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/simd.h"
 #include "shared/base/memory.h"
 
 // ---- the difference between oneDNN 2 (Debian 12) and oneDNN 3 (Debian 13) ----
@@ -59,7 +60,7 @@ static void onednn_desc_release(struct onednn_desc *desc) {
 }
 
 static const dnnl_data_type_t onednn_types[] = {[ELEMENT_F32] = dnnl_f32, [ELEMENT_BF16] = dnnl_bf16};
-static_assert(ELEMENT_F32 == 0 && ELEMENT_BF16 == 1, "layouts and onednn_types are indexed by element type");
+static_assert(ELEMENT_F32 == 0 && ELEMENT_BF16 == 1, "onednn_types is indexed by element type");
 
 static status onednn_check(dnnl_status_t code, const char *call) {
     if (code == dnnl_success) return OK;
@@ -130,7 +131,7 @@ struct onednn {
     dnnl_engine_t engine;
     dnnl_stream_t *streams; // of each thread
     int threads;
-    struct packed_layout layouts[2]; // F32, BF16
+    bool has[2]; // packed products of F32, BF16
     struct matmul *buckets[BUCKET_COUNT];
     int count;
     uint64_t uses;
@@ -190,7 +191,7 @@ static void onednn_drop_oldest(struct onednn *onednn) {
 }
 
 status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, struct matmul **out) {
-    assert(shape->type <= ELEMENT_BF16 && shape->columns % PACKED_BLOCK == 0);
+    assert(onednn_has(onednn, shape->type) && shape->rows >= MIN_ONEDNN_ROWS && shape->columns % PACKED_BLOCK == 0);
     uint64_t hash = (uint64_t)shape->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)shape->columns * 0xC2B2AE3D27D4EB4Fu ^
                     (uint64_t)shape->inner * 0x165667B19E3779F9u ^ (uint64_t)shape->type;
     struct matmul **bucket = &onednn->buckets[(hash >> 40) % BUCKET_COUNT];
@@ -206,7 +207,6 @@ status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, st
     if (onednn->count == CACHE_CAPACITY) onednn_drop_oldest(onednn);
 
     // oneDNN would compute a format that it has no fast code for with its slow reference: that is an error.
-    bool blocked = onednn->layouts[shape->type].blocked;
     dnnl_primitive_desc_t desc = NULL;
     const char *name;
     struct matmul *matmul;
@@ -214,9 +214,8 @@ status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, st
     NEW(&matmul, 1);
     matmul->shape = *shape;
     status result;
-    TRY_TO(result, done,
-           matmul_describe(&desc, onednn->engine, shape, blocked ? matmul_packed_tag(shape->type) : dnnl_ab));
-    if (blocked && !matmul_is_brgemm(desc, &name)) {
+    TRY_TO(result, done, matmul_describe(&desc, onednn->engine, shape, matmul_packed_tag(shape->type)));
+    if (!matmul_is_brgemm(desc, &name)) {
         result = fail(BUG, "oneDNN has no packed product for %lld x %lld x %lld: its implementation is %s",
                       (long long)shape->rows, (long long)shape->columns, (long long)shape->inner, name);
         goto done;
@@ -244,9 +243,31 @@ done:
 
 // ---- set-up ----
 
-const struct packed_layout *onednn_layout(const struct onednn *onednn, enum element type) {
+bool onednn_has(const struct onednn *onednn, enum element type) {
     assert(type <= ELEMENT_BF16);
-    return &onednn->layouts[type];
+    return onednn->has[type];
+}
+
+int64_t onednn_min_rows(void) {
+    return MIN_ONEDNN_ROWS;
+}
+
+// Asks oneDNN for its own choice of code and format for a typical product: whether it is the packed one that
+// gemm_pack.c writes.
+static bool onednn_chooses_packed(const struct onednn *onednn, enum element type) {
+    const struct matmul_shape typical = {.type = type, .rows = 128, .columns = 256, .inner = 768};
+    struct onednn_desc packed = {0};
+    dnnl_primitive_desc_t desc = NULL;
+    const char *name;
+    if (matmul_describe(&desc, onednn->engine, &typical, dnnl_format_tag_any) != OK) return false;
+    const bool has =
+        matmul_is_brgemm(desc, &name) &&
+        onednn_desc_init(&packed, onednn_types[type], matmul_packed_tag(type), typical.inner, typical.columns) ==
+            dnnl_success &&
+        dnnl_memory_desc_equal(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0), ONEDNN_BORROWED(packed));
+    onednn_desc_release(&packed);
+    dnnl_primitive_desc_destroy(desc);
+    return has;
 }
 
 status onednn_new(struct onednn **out, int threads) {
@@ -266,34 +287,10 @@ status onednn_new(struct onednn **out, int threads) {
                onednn_check(dnnl_stream_create(&onednn->streams[i], onednn->engine, dnnl_stream_default_flags),
                             "stream_create"));
     }
-    // Asks oneDNN for its own choice of format for a typical product. If it is the blocked format that gemm.c writes,
-    // every product uses that format; otherwise the matrix stays plain, and rows are padded, so that every product of
-    // one layout runs through the same code.
-    for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
-        const struct matmul_shape typical = {.type = type, .rows = 128, .columns = 256, .inner = 768};
-        struct packed_layout *layout = &onednn->layouts[type];
-        *layout = (struct packed_layout){
-            .usable = false, .pair = 1, .unit = 1, .rows = 16, .rows_min = 16, .columns = PACKED_BLOCK};
-        dnnl_primitive_desc_t desc;
-        if (matmul_describe(&desc, onednn->engine, &typical, dnnl_format_tag_any) != OK) continue;
-        layout->usable = true;
-        const char *name;
-        struct onednn_desc packed = {0};
-        if (matmul_is_brgemm(desc, &name) && onednn_desc_init(&packed, onednn_types[type], matmul_packed_tag(type),
-                                                              typical.inner, typical.columns) == dnnl_success) {
-            const_dnnl_memory_desc_t chosen = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
-            if (dnnl_memory_desc_equal(chosen, ONEDNN_BORROWED(packed))) {
-                layout->blocked = true;
-                layout->pair = type == ELEMENT_BF16 ? 2 : 1;
-                layout->unit = 16 * layout->pair;
-                layout->rows = 1;
-                layout->rows_min = MIN_ONEDNN_ROWS;
-                layout->columns = MAX_PACKED_COLUMNS;
-            }
-            onednn_desc_release(&packed);
-        }
-        dnnl_primitive_desc_destroy(desc);
-    }
+    const char *set = getenv("CARAVAN_ONEDNN");
+    const bool used = simd_best() >= SIMD_AVX512 && !(set && strcmp(set, "none") == 0);
+    for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++)
+        onednn->has[type] = used && onednn_chooses_packed(onednn, type);
     *out = onednn;
     return OK;
 failed:

@@ -2,6 +2,9 @@
 //
 // A product runs in the thread that calls it and allocates nothing. This is not a general wrapper of oneDNN: no other
 // file sees oneDNN's types.
+//
+// Only oneDNN's packed products (brgemm) are used, in which a row's sum has one order whatever the other rows. Its code
+// for processors without AVX-512 has not, nor has that for bfloat16 without AVX512_BF16: there gemm.c computes.
 #pragma once
 
 #include "kernels/ops.h"
@@ -14,20 +17,9 @@ enum {
 struct onednn; // the library's handles and the cache of products
 struct matmul; // a product of one shape, compiled by oneDNN
 
-// How the right-hand matrix is packed, for one element type.
-struct packed_layout {
-    bool usable;      // oneDNN can compute in the type
-    bool blocked;     // oneDNN's own blocked format; otherwise plain [inner, 64] for each 64 columns
-    int64_t pair;     // inner elements that are interleaved
-    int64_t unit;     // inner is padded to a multiple of it
-    int64_t rows;     // the rows of a product must be a multiple of it,
-    int64_t rows_min; // and not fewer than this
-    int64_t columns;  // the most columns of a product
-};
-
 struct matmul_shape {
     enum element type;
-    int64_t rows, columns, inner; // columns: a multiple of 64
+    int64_t rows, columns, inner; // rows: at least onednn_min_rows(); columns: a multiple of 64
 };
 
 // For `threads` threads. The caller frees it with onednn_free. UNAVAILABLE when oneDNN cannot start or memory is short.
@@ -36,11 +28,16 @@ status onednn_new(struct onednn **out, int threads);
 // NULL is fine; sets *onednn to NULL.
 void onednn_free(struct onednn **onednn);
 
-// The layout for F32 or BF16, valid as long as `onednn`.
-const struct packed_layout *onednn_layout(const struct onednn *onednn, enum element type);
+// Whether oneDNN has packed products of F32 or BF16 on this processor. With CARAVAN_ONEDNN=none in the environment it
+// has none, as on a processor without AVX-512.
+bool onednn_has(const struct onednn *onednn, enum element type);
 
-// *out = the product of a shape, from the cache or newly compiled. It belongs to the cache and stays valid until at
-// least 500 other shapes have been asked for. UNAVAILABLE when memory is short; BUG when oneDNN lacks a packed product.
+// The fewest rows of a product.
+int64_t onednn_min_rows(void);
+
+// *out = the product of a shape of a type that onednn_has, from the cache or newly compiled. It belongs to the cache
+// and stays valid until at least 500 other shapes have been asked for. UNAVAILABLE when memory is short; BUG when
+// oneDNN lacks a packed product.
 status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, struct matmul **out);
 
 // Bytes of scratch memory that matmul_run needs.

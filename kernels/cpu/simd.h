@@ -49,6 +49,8 @@ struct simd {
                       int64_t columns);
     // out = even[0], odd[0], even[1], odd[1], ...; 2 * count elements.
     void (*interleave)(uint16_t *out, const uint16_t *even, const uint16_t *odd, size_t count);
+    // even, odd = in[0], in[2], ... and in[1], in[3], ..., from bfloat16; `count` elements each.
+    void (*f32_from_pairs)(float *even, float *odd, const uint16_t *in, size_t count);
     // out += in.
     void (*add)(float *out, const float *in, size_t count);
     // Returns the sum of squares, taken in eight lanes of double by index.
@@ -67,9 +69,9 @@ struct simd {
     // average += (in - average) * weight.
     void (*ema)(float *average, const float *in, size_t count, float weight);
 
-    // attention_tiles.inc. Scores are read and written in whole blocks of 16 columns.
-    // out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q [size][Q_PANEL] is one panel,
-    // rows <= Q_PANEL.
+    // attention_tiles.inc; av_tile computes products with weights, too (gemm.c). Scores are read and written in whole
+    // blocks of 16 columns. out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q
+    // [size][Q_PANEL] is one panel, rows <= Q_PANEL.
     void (*qk_tile)(float *out, int64_t stride, const float *q, int rows, const float *keys, int64_t blocks, int size,
                     float scale);
     // out[r][c] += sum over i < inner of a[r row_step + i inner_step] b[i][c]; columns is a multiple of 16.

@@ -20,9 +20,9 @@ struct version {
     const char *device; // for backend_open
     int threads;
     bool guarded, own_bits;
-    bool products;    // only the suites of products and attention run: it differs from the others there alone
-    bool without_amx; // of the CPU
-    int f32_parts;    // of the CPU
+    bool products; // only the suites of products and attention run: it differs from the others there alone
+    bool without_amx, without_onednn;                                    // of the CPU
+    int f32_parts;                                                       // of the CPU
     enum { CUBLASLT_AS_SET, CUBLASLT_NONE, CUBLASLT_EMULATED } cublaslt; // which one is there
     int simd; // the CPU's level of SIMD instructions, an enum simd_level
 };
@@ -36,9 +36,10 @@ static const struct version cpu_versions[] = {
 };
 #else
 static const struct version cpu_versions[] = {
-    {.name = "plain, 1 thread", .device = "cpu", .threads = 1, .own_bits = true, .simd = SIMD_PLAIN},
-    {.name = "AVX2, 1 thread", .device = "cpu", .threads = 1, .simd = SIMD_AVX2},
-    {.name = "best, 2 threads", .device = "cpu", .threads = 2, .simd = SIMD_AVX512},
+    {.name = "plain, 1 thread", .device = "cpu", .threads = 1, .own_bits = true, .without_onednn = true},
+    {.name = "AVX2, 1 thread", .device = "cpu", .threads = 1, .without_onednn = true, .simd = SIMD_AVX2},
+    {.name = "AVX-512 alone", .device = "cpu", .threads = 2, .without_onednn = true, .simd = SIMD_AVX512},
+    {.name = "best, 2 threads", .device = "cpu", .threads = 2, .own_bits = true, .simd = SIMD_AVX512},
 #ifndef __SANITIZE_ADDRESS__ // whose finds need each code only once
     {.name = "AVX-512, 1 thread", .device = "cpu", .threads = 1, .simd = SIMD_AVX512},
     {.name = "best, 3 threads", .device = "cpu", .threads = 3, .simd = SIMD_AVX512},
@@ -108,7 +109,8 @@ static void version_choose_cublaslt(const struct version *v) {
 static status version_open(struct harness *h, const struct version *v) {
     struct backend_options options = {.device = v->device, .threads = v->threads, .f32_parts = v->f32_parts};
     version_choose_cublaslt(v);
-    v->without_amx ? setenv("CARAVAN_AMX", "none", 1) : unsetenv("CARAVAN_AMX");
+    v->without_amx || v->without_onednn ? setenv("CARAVAN_AMX", "none", 1) : unsetenv("CARAVAN_AMX");
+    v->without_onednn ? setenv("CARAVAN_ONEDNN", "none", 1) : unsetenv("CARAVAN_ONEDNN");
     TRY(v->guarded ? guarded_open(&h->backend, &options) : backend_open(&h->backend, &options));
     h->guarded = v->guarded;
     h->ops = h->backend->ops;

@@ -300,6 +300,7 @@ static status man_page(const char *program, struct buf *out) {
                       ".TP\n.B CARAVAN_LIB\na directory with the plug\\-in for GPUs\n"
                       ".TP\n.B CARAVAN_CUBLASLT\nthe file of cuBLASLt, or none\n"
                       ".TP\n.B CARAVAN_AMX\nnone leaves AMX unused\n"
+                      ".TP\n.B CARAVAN_ONEDNN\nnone leaves oneDNN unused\n"
                       ".TP\n.B CARAVAN_DEBUG\n1 logs where an error came from\n");
     buf_puts(out,
              ".SH EXIT STATUS\n0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, 70 a bug, 75 a "
