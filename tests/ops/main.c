@@ -31,6 +31,7 @@ struct version {
 
 #ifdef __SANITIZE_THREAD__ // one thread has no races
 static const struct version cpu_versions[] = {
+    {.name = "plain, 2 threads", .device = "cpu", .threads = 2, .own_bits = true, .without_onednn = true},
     {.name = "best, 2 threads", .device = "cpu", .threads = 2, .own_bits = true, .simd = SIMD_AVX512},
     {.name = "best, 3 threads", .device = "cpu", .threads = 3, .simd = SIMD_AVX512},
 };
