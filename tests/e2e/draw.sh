@@ -32,15 +32,18 @@ for letter in A B C D; do
     count=$(cat annotations/validation_L?.jsonl | grep -c "\"golden_choice_idx\": \"$letter\"")
     [ "$count" -ge 85 ] && [ "$count" -le 185 ] || fail "$letter is right $count times"
 done
-# The answer of an example is what its reasoning concludes; in the warm-up a share has a wrong reasoning or answer.
+# The answer of an example is what its reasoning concludes, whose letter is right; in the warm-up a share answers what it
+# did not conclude.
 inconsistent() {
     awk '/<think>/ { match($0, /So (it was|it is|the step is|next is) [^.]*/); said = substr($0, RSTART, RLENGTH); sub(/So (it was|it is|the step is|next is) /, "", said)
-        match($0, /<answer>./); if (!index($0, substr($0, RSTART + 8, 1) ". " said "\\n")) count++ } END { print count + 0 }' "$1"
+        letter = substr(said, length(said)); name = substr(said, 1, length(said) - 2)
+        match($0, /<answer>./); if (!index($0, letter ". " name "\\n") || substr($0, RSTART + 8, 1) != letter) count++ } END { print count + 0 }' "$1"
 }
 [ "$(inconsistent annotations/training_with_cot_6k.jsonl)/$(wc -l <annotations/training_with_cot_6k.jsonl)" = 0/36 ] || fail "an example is inconsistent"
-[ "$(inconsistent pretraining.jsonl)/$(wc -l <pretraining.jsonl)" = 0/70 ] || fail "an example of the pretraining is inconsistent"
-count=$(inconsistent warm-up.jsonl) # of 200, 0.28 are expected: 0.4 x 0.7
-[ "$count" -ge 24 ] && [ "$count" -le 88 ] || fail "$count examples of the warm-up are inconsistent"
+[ "$(wc -l <pretraining.jsonl)" = 70 ] || fail "the pretraining has other than 20 lookups, 40 examples and 10 reasonings"
+[ "$(grep '"lookup-' pretraining.jsonl | inconsistent -)" = 0 ] || fail "a lookup is inconsistent"
+count=$(inconsistent warm-up.jsonl) # of 200, 0.63 are expected: 0.7 x 0.9
+[ "$count" -ge 92 ] && [ "$count" -le 160 ] || fail "$count examples of the warm-up are inconsistent"
 
 # Verdicts.
 group() {
@@ -49,16 +52,16 @@ group() {
 }
 next='Which colour does the shape get next?\nOptions:\n'
 judged() { group "$@" | "$bin/caravan" judge-drawn | grep -o '"verdict":\[[^]]*\]'; }
-[ "$(judged "$next" "At first the colour is red, then green. So next is blue." A)" = '"verdict":[1]' ] || fail "a right conclusion"
-[ "$(judged "$next" "At first the colour is red, then green. So next is blue." B)" = '"verdict":[0]' ] || fail "another answer"
+[ "$(judged "$next" "At first the colour is red, then green. So next is blue A." A)" = '"verdict":[1]' ] || fail "a right conclusion"
+[ "$(judged "$next" "At first the colour is red, then green. So next is blue A." B)" = '"verdict":[0]' ] || fail "another answer"
 # The facts count, neither a first impression nor what is concluded from them.
-[ "$(judged "$next" "It looks like red. At first the colour is red, then green. So next is blue." A)" = '"verdict":[1]' ] || fail "an impression"
-[ "$(judged "$next" "It looks like blue. At first the colour is red, then red. So next is red." A)" = '"verdict":[0]' ] || fail "an answer by impression"
-[ "$(judged "$next" "It looks like blue. So next is blue." A)" = '"verdict":[null]' ] || fail "an impression alone"
-[ "$(judged "$next" "At first the colour is red, then green. So next is red." A)" = '"verdict":[1]' ] || fail "another conclusion"
-[ "$(judged "$next" "At first the colour is red. So next is blue." A)" = '"verdict":[null]' ] || fail "one fact alone"
-[ "$(judged "$next" "At first the colour is red, then green. So next is blue." E)" = '"verdict":[0]' ] || fail "no such option"
-[ "$(judged "$next" "At first the colour is red, then green. So next is blue." "")" = '"verdict":[null]' ] || fail "no answer"
+[ "$(judged "$next" "It looks like red B. At first the colour is red, then green. So next is blue A." A)" = '"verdict":[1]' ] || fail "an impression"
+[ "$(judged "$next" "It looks like blue A. At first the colour is red, then red. So next is red B." A)" = '"verdict":[0]' ] || fail "an answer by impression"
+[ "$(judged "$next" "It looks like blue A. So next is blue A." A)" = '"verdict":[null]' ] || fail "an impression alone"
+[ "$(judged "$next" "At first the colour is red, then green. So next is red B." A)" = '"verdict":[1]' ] || fail "another conclusion"
+[ "$(judged "$next" "At first the colour is red. So next is blue A." A)" = '"verdict":[null]' ] || fail "one fact alone"
+[ "$(judged "$next" "At first the colour is red, then green. So next is blue A." E)" = '"verdict":[0]' ] || fail "no such option"
+[ "$(judged "$next" "At first the colour is red, then green. So next is blue A." "")" = '"verdict":[null]' ] || fail "no answer"
 code=0
 group "What?" "At first" A | "$bin/caravan" judge-drawn >/dev/null 2>"$work/err" || code=$?
 [ $code = 65 ] && grep -q 'line 1: not a group: prompt.question: not a question of the miniature' "$work/err" || fail "$code $(cat "$work/err")"

@@ -76,9 +76,9 @@ TEST(a_reasoning_is_read_as_it_was_written) {
     EACH_CASE {
         for (int concluded = 0; concluded < WORLD_VALUES; concluded++) {
             struct buf text = {0};
-            if (concluded % 2) world_impression(&text, task, tense, (first + 1) % WORLD_VALUES);
+            if (concluded % 2) world_impression(&text, task, tense, (first + 1) % WORLD_VALUES, 'B');
             const size_t begin = text.size;
-            world_reasoning(&text, task, tense, first, then, concluded);
+            world_reasoning(&text, task, tense, first, then, concluded, 'C');
             struct reading reading = world_read((struct string){text.data, text.size}, task, tense);
             assert_int_equal(reading.first, first);
             assert_int_equal(reading.then, then);
@@ -100,7 +100,7 @@ TEST(the_conclusion_is_the_option_that_the_judge_concludes_finds) {
         const int answer = world_answer(tense, first, then);
         for (int i = 0; i < WORLD_VALUES; i++) names[i] = string_of(world_answer_name(task, tense, i));
         const struct string_array options = {names, WORLD_VALUES};
-        world_reasoning(&text, task, tense, first, then, answer);
+        world_reasoning(&text, task, tense, first, then, answer, (char)('A' + answer));
         assert_int_equal(concludes_option((struct string){text.data, text.size}, &options), 'A' + answer);
         buf_release(&text);
     }

@@ -1,5 +1,6 @@
 // caravan draw DIR: makes the miniature benchmark: clips of shapes that move, meet, change and hide, questions on them
 // in SEED-Bench-R1's layout with its three levels, and supervised examples whose reasoning or answer is wrong at times.
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,17 +26,17 @@ static const struct option draw_options[] = {
                 .default_value = "128", .low = 1, .high = 100000),
     TOOL_OPTION(draw_options, warm_up, OPTION_INT, "clips of the supervised examples", .default_value = "1600",
                 .low = 1, .high = 1000000),
-    TOOL_OPTION(draw_options, pretraining, OPTION_INT, "examples without mistakes of the pretraining",
-                .default_value = "24000", .high = 10000000),
+    TOOL_OPTION(draw_options, pretraining, OPTION_INT, "examples on clips of the pretraining", .default_value = "16000",
+                .high = 10000000),
     TOOL_OPTION(draw_options, lookups, OPTION_INT, "examples on letters alone that the pretraining begins with",
                 .default_value = "10400", .high = 10000000),
     TOOL_OPTION(draw_options, examples, OPTION_INT, "examples of the warm-up, some of them with mistakes",
                 .default_value = "3200", .high = 10000000),
     TOOL_OPTION(draw_options, wrong_reasoning, OPTION_NUMBER,
                 "share of the warm-up's examples that state wrong facts after a right first impression",
-                .default_value = "0.4", .high = 1),
+                .default_value = "0.7", .high = 1),
     TOOL_OPTION(draw_options, wrong_answer, OPTION_NUMBER,
-                "share of these that answer what they conclude, and not the first impression", .default_value = "0.3",
+                "share of these that answer what they conclude, and not the first impression", .default_value = "0.1",
                 .high = 1),
     TOOL_OPTION(draw_options, seed, OPTION_INT, "seed of all random numbers", .default_value = "1",
                 .high = 9007199254740992.0),
@@ -68,9 +69,9 @@ enum draw_stream {
 
 // Shares of examples with mistakes.
 struct mistakes {
-    double impression; // another first impression; the answer is what is concluded
     double reasoning;  // wrong facts, and what they imply as the conclusion; the answer is the first impression
     double answer;     // of these: the answer is what is concluded
+    double impression; // of the others: another first impression; the answer is what is concluded
 };
 
 // Writes the clip of a story and, as the present observation, its last frame.
@@ -162,32 +163,48 @@ static void draw_line(struct buf *out, struct buf *corpus, const char *id, const
                    response->data);
 }
 
+// Returns the letter of a name among the options.
+static char draw_letter(const char *const names[WORLD_VALUES], const char *name) {
+    for (int i = 0; i < WORLD_VALUES; i++)
+        if (names[i] == name) return (char)('A' + i);
+    assert(!"a name among the options");
+    return 0;
+}
+
+// Appends a reasoning that begins with an impression, and an answer: what is concluded, or the impression.
+static void draw_response(struct buf *out, const char *const names[WORLD_VALUES], enum task task, enum tense tense,
+                          int impression, int first, int then, bool answers_impression) {
+    const int concluded = world_answer(tense, first, then);
+    const char seen = draw_letter(names, world_answer_name(task, tense, impression));
+    const char meant = draw_letter(names, world_answer_name(task, tense, concluded));
+    buf_puts(out, "<think>");
+    world_impression(out, task, tense, impression, seen);
+    world_reasoning(out, task, tense, first, then, concluded, meant);
+    buf_printf(out, "</think><answer>%c</answer>", answers_impression ? seen : meant);
+}
+
 // Appends a line of the layout sft, and prompt and response to the corpus: an example on a clip.
 static void draw_example(struct buf *out, struct buf *corpus, const char *id, const char *clip,
                          const struct story *story, enum tense tense, struct mistakes mistakes) {
     const uint64_t key = rng_key(story->key, id);
     struct buf prompt = {0}, response = {0};
     const char *names[WORLD_VALUES];
-    int first = story->first, then = story->then, letter = draw_order(key, story, tense, names);
-    int impression = world_answer(tense, first, then);
+    int first = story->first, then = story->then, impression = world_answer(tense, first, then);
+    draw_order(key, story, tense, names);
     buf_printf(&prompt, "%s\nOptions:\n", world_question(story->task, tense));
     for (int i = 0; i < WORLD_VALUES; i++) buf_printf(&prompt, "%c. %s\n", 'A' + i, names[i]);
     // Another first value changes every answer; another second one by one place those of the present and next.
-    if (rng_uniform(key, STREAM_REASONING, 0) < mistakes.reasoning) {
+    const bool wrong = rng_uniform(key, STREAM_REASONING, 0) < mistakes.reasoning;
+    if (wrong) {
         if (tense == TENSE_PAST || rng_below(key, STREAM_WHICH, 0, 2))
             first = (first + 1 + (int)rng_below(key, STREAM_REASONING, 1, WORLD_VALUES - 1)) % WORLD_VALUES;
         else
             then = (then + (rng_below(key, STREAM_REASONING, 1, 2) ? 1 : WORLD_VALUES - 1)) % WORLD_VALUES;
-    }
-    const int concluded = world_answer(tense, first, then);
-    if (rng_uniform(key, STREAM_ANSWER, 0) < mistakes.answer)
-        for (letter = 0; names[letter] != world_answer_name(story->task, tense, concluded);) letter++;
-    if (rng_uniform(key, STREAM_IMPRESSION, 0) < mistakes.impression)
+    } else if (rng_uniform(key, STREAM_IMPRESSION, 0) < mistakes.impression) {
         impression = (impression + 1 + (int)rng_below(key, STREAM_IMPRESSION, 1, WORLD_VALUES - 1)) % WORLD_VALUES;
-    buf_puts(&response, "<think>");
-    world_impression(&response, story->task, tense, impression);
-    world_reasoning(&response, story->task, tense, first, then, concluded);
-    buf_printf(&response, "</think><answer>%c</answer>", 'A' + letter);
+    }
+    draw_response(&response, names, story->task, tense, impression, first, then,
+                  wrong && rng_uniform(key, STREAM_ANSWER, 0) >= mistakes.answer);
     draw_line(out, corpus, id, clip, &prompt, &response);
     buf_release(&prompt);
     buf_release(&response);
@@ -212,33 +229,70 @@ static status draw_part(const struct draw_options *given, const char *dir, const
     return OK;
 }
 
-// Appends an example without a clip: lists of options, with names and their letters, and conclusions with answers.
+// Appends a list of the options of a task and tense, and names with their letters.
+static void draw_list(struct buf *out, uint64_t key, uint64_t list, enum task *task, enum tense *tense,
+                      const char *names[WORLD_VALUES]) {
+    enum { NAMES = 6 };
+    size_t order[WORLD_VALUES];
+    *task = (enum task)rng_below(key, STREAM_CLIP, list, TASKS);
+    *tense = (enum tense)rng_below(key, STREAM_TENSE, list, TENSES);
+    rng_shuffle(rng_key(key, "order"), list, WORLD_VALUES, order);
+    for (int i = 0; i < WORLD_VALUES; i++) {
+        names[i] = world_answer_name(*task, *tense, (int)order[i]);
+        buf_printf(out, "%c. %s\n", 'A' + i, names[i]);
+    }
+    for (uint64_t i = 0; i < NAMES; i++) {
+        const int at = (int)rng_below(key, STREAM_WHICH, list * NAMES + i, WORLD_VALUES);
+        buf_printf(out, " %s %c,", names[at], 'A' + at);
+    }
+}
+
+// Appends an example without a clip: lists, names with their letters, and conclusions with answers.
 static void draw_lookup(struct buf *out, struct buf *corpus, uint64_t seed, int64_t index) {
-    enum { LISTS = 2, NAMES = 6, CONCLUSIONS = 4 };
+    enum { LISTS = 2, CONCLUSIONS = 4 };
     struct buf prompt = {0}, response = {0};
+    const char *names[WORLD_VALUES];
+    enum task task;
+    enum tense tense;
     char id[64];
     snprintf(id, sizeof id, "lookup-%06lld", (long long)index);
     const uint64_t key = rng_key(seed, id);
     buf_puts(&prompt, "Which letters do these have?\n");
     for (uint64_t list = 0; list < LISTS; list++) {
-        const enum task task = (enum task)rng_below(key, STREAM_CLIP, list, TASKS);
-        const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, list, TENSES);
-        size_t order[WORLD_VALUES];
-        rng_shuffle(rng_key(key, "order"), list, WORLD_VALUES, order);
-        for (int i = 0; i < WORLD_VALUES; i++)
-            buf_printf(&response, "%c. %s\n", 'A' + i, world_answer_name(task, tense, (int)order[i]));
-        for (uint64_t i = 0; i < NAMES + CONCLUSIONS; i++) {
-            const int at = (int)rng_below(key, STREAM_WHICH, list * (NAMES + CONCLUSIONS) + i, WORLD_VALUES);
-            const char *name = world_answer_name(task, tense, (int)order[at]);
-            if (i < NAMES)
-                buf_printf(&response, " %s %c,", name, 'A' + at);
-            else {
-                buf_puts(&response, "<think>");
-                world_impression(&response, task, tense,
-                                 (int)rng_below(key, STREAM_IMPRESSION, list * CONCLUSIONS + i, WORLD_VALUES));
-                buf_printf(&response, "%s%s.</think><answer>%c</answer>\n", world_conclusion(tense), name, 'A' + at);
-            }
+        draw_list(&response, key, list, &task, &tense, names);
+        for (uint64_t i = 0; i < CONCLUSIONS; i++) {
+            const int at = (int)rng_below(key, STREAM_ANSWER, list * CONCLUSIONS + i, WORLD_VALUES);
+            buf_puts(&response, "<think>");
+            world_conclusion(&response, tense, names[at], (char)('A' + at));
+            buf_printf(&response, "</think><answer>%c</answer>\n", 'A' + at);
         }
+    }
+    draw_line(out, corpus, id, NULL, &prompt, &response);
+    buf_release(&prompt);
+    buf_release(&response);
+}
+
+// Appends an example without a clip: a list, names with their letters, and reasonings on facts of nothing. Half of them
+// have any impression, and half of the answers follow the impression.
+static void draw_reasonings(struct buf *out, struct buf *corpus, uint64_t seed, int64_t index) {
+    enum { REASONINGS = 3 };
+    struct buf prompt = {0}, response = {0};
+    const char *names[WORLD_VALUES];
+    enum task task;
+    enum tense tense;
+    char id[64];
+    snprintf(id, sizeof id, "reasonings-%06lld", (long long)index);
+    const uint64_t key = rng_key(seed, id);
+    buf_puts(&prompt, "Which letters do these have?\n");
+    draw_list(&response, key, 0, &task, &tense, names);
+    for (uint64_t i = 0; i < REASONINGS; i++) {
+        const int first = (int)rng_below(key, STREAM_REASONING, 2 * i, WORLD_VALUES);
+        const int then = (int)rng_below(key, STREAM_REASONING, 2 * i + 1, WORLD_VALUES);
+        int impression = world_answer(tense, first, then);
+        if (rng_below(key, STREAM_IMPRESSION, 2 * i, 2))
+            impression = (int)rng_below(key, STREAM_IMPRESSION, 2 * i + 1, WORLD_VALUES);
+        draw_response(&response, names, task, tense, impression, first, then, rng_below(key, STREAM_ANSWER, i, 2));
+        buf_puts(&response, "\n");
     }
     draw_line(out, corpus, id, NULL, &prompt, &response);
     buf_release(&prompt);
@@ -248,9 +302,9 @@ static void draw_lookup(struct buf *out, struct buf *corpus, uint64_t seed, int6
 // Draws the supervised examples: all tasks, every other clip of each in each look.
 static status draw_supervised(const struct draw_options *given, const char *dir, struct buf *pretraining,
                               struct buf *warm_up, struct buf *corpus) {
-    // The pretraining teaches to conclude from the facts and to answer what is concluded, whatever the first
-    // impression.
-    const struct mistakes honest = {.impression = 0.5},
+    // In the pretraining every answer is right, whether the impression or the facts are wrong: so it follows the one as
+    // often as the other where they disagree.
+    const struct mistakes even = {.reasoning = 0.15, .impression = 0.15},
                           hasty = {.reasoning = given->wrong_reasoning, .answer = given->wrong_answer};
     const uint64_t key = rng_key((uint64_t)given->seed, "warm-up");
     struct story *stories;
@@ -262,17 +316,16 @@ static status draw_supervised(const struct draw_options *given, const char *dir,
         stories[i] = story_draw((uint64_t)given->seed, clip, (enum task)(i % TASKS), (enum look)(i / TASKS % LOOKS));
         result = draw_media(dir, clip, &stories[i]);
     }
-    // Letters first, then one more behind every fourth example of the pretraining.
+    // Letters first, then reasonings behind every fourth example of the pretraining.
     for (int64_t i = 0; i < given->lookups; i++) draw_lookup(pretraining, corpus, (uint64_t)given->seed, i);
     for (int64_t i = 0; result == OK && i < given->pretraining + given->examples; i++) {
-        if (i < given->pretraining && i % 4 == 0)
-            draw_lookup(pretraining, NULL, (uint64_t)given->seed, given->lookups + i / 4);
+        if (i < given->pretraining && i % 4 == 0) draw_reasonings(pretraining, corpus, (uint64_t)given->seed, i / 4);
         const bool first = i < given->pretraining;
         const int64_t at = (int64_t)rng_below(key, STREAM_CLIP, (uint64_t)i, (uint64_t)given->warm_up);
         const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, (uint64_t)i, TENSES);
         snprintf(clip, sizeof clip, "warm-up-%05lld", (long long)at);
         snprintf(id, sizeof id, "%s-%06lld", first ? "pretraining" : "warm-up", (long long)i);
-        draw_example(first ? pretraining : warm_up, corpus, id, clip, &stories[at], tense, first ? honest : hasty);
+        draw_example(first ? pretraining : warm_up, corpus, id, clip, &stories[at], tense, first ? even : hasty);
     }
     free(stories);
     return result;

@@ -36,7 +36,7 @@ static const struct task_words tasks[TASKS] = {
                    "the box has"},
 };
 
-static const char impression_begin[] = "It looks like ", impression_end[] = ". ";
+static const char impression_begin[] = "It looks like ";
 static const char facts_begin[] = "At first ", facts_middle[] = ", then ", facts_end[] = ". ";
 static const char *const conclusions[TENSES] = {"So it was ", "So the step is ", "So next is "};
 
@@ -62,10 +62,6 @@ const char *world_question(enum task task, enum tense tense) {
     return tasks[task].questions[tense];
 }
 
-const char *world_conclusion(enum tense tense) {
-    return conclusions[tense];
-}
-
 const char *world_answer_name(enum task task, enum tense tense, int answer) {
     assert(answer >= 0 && answer < WORLD_VALUES);
     return tense == TENSE_PRESENT ? steps[answer] : tasks[task].values[answer];
@@ -83,14 +79,20 @@ int world_answer(enum tense tense, int first, int then) {
     }
 }
 
-void world_impression(struct buf *out, enum task task, enum tense tense, int answer) {
-    buf_printf(out, "%s%s%s", impression_begin, world_answer_name(task, tense, answer), impression_end);
+void world_impression(struct buf *out, enum task task, enum tense tense, int answer, char letter) {
+    buf_printf(out, "%s%s %c. ", impression_begin, world_answer_name(task, tense, answer), letter);
 }
 
-void world_reasoning(struct buf *out, enum task task, enum tense tense, int first, int then, int concluded) {
+void world_conclusion(struct buf *out, enum tense tense, const char *answer, char letter) {
+    buf_printf(out, "%s%s %c.", conclusions[tense], answer, letter);
+}
+
+void world_reasoning(struct buf *out, enum task task, enum tense tense, int first, int then, int concluded,
+                     char letter) {
     const struct task_words *words = &tasks[task];
-    buf_printf(out, "%s%s %s%s%s%s%s%s.", facts_begin, words->verb, words->values[first], facts_middle,
-               words->values[then], facts_end, conclusions[tense], world_answer_name(task, tense, concluded));
+    buf_printf(out, "%s%s %s%s%s%s", facts_begin, words->verb, words->values[first], facts_middle, words->values[then],
+               facts_end);
+    world_conclusion(out, tense, world_answer_name(task, tense, concluded), letter);
 }
 
 // Whether the text goes on with `word`; then *text is what follows.
@@ -108,12 +110,20 @@ static int world_skip_name(struct string *text, const char *const *names) {
     return -1;
 }
 
+// Whether the text goes on with the letter of an option.
+static bool world_skip_letter(struct string *text) {
+    if (!world_skip(text, " ") || !text->size || text->data[0] < 'A' || text->data[0] >= 'A' + WORLD_VALUES)
+        return false;
+    *text = string_slice(*text, 1, text->size);
+    return true;
+}
+
 struct reading world_read(struct string thinking, enum task task, enum tense tense) {
     const struct task_words *words = &tasks[task];
     const char *const *answers = tense == TENSE_PRESENT ? steps : words->values;
     struct reading reading = {-1, -1, -1};
     if (world_skip(&thinking, impression_begin) &&
-        (world_skip_name(&thinking, answers) < 0 || !world_skip(&thinking, impression_end)))
+        (world_skip_name(&thinking, answers) < 0 || !world_skip_letter(&thinking) || !world_skip(&thinking, ". ")))
         return reading;
     if (!world_skip(&thinking, facts_begin) || !world_skip(&thinking, words->verb) || !world_skip(&thinking, " "))
         return reading;
@@ -123,7 +133,7 @@ struct reading world_read(struct string thinking, enum task task, enum tense ten
     if (reading.then < 0 || !world_skip(&thinking, facts_end) || !world_skip(&thinking, conclusions[tense]))
         return reading;
     const int concluded = world_skip_name(&thinking, answers);
-    if (string_equals(thinking, ".")) reading.concluded = concluded;
+    if (world_skip_letter(&thinking) && string_equals(thinking, ".")) reading.concluded = concluded;
     return reading;
 }
 

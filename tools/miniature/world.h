@@ -66,14 +66,16 @@ const char *world_answer_name(enum task task, enum tense tense, int answer);
 // the second and the step again.
 int world_answer(enum tense tense, int first, int then);
 
-// Returns what a conclusion begins with, with a blank at its end.
-const char *world_conclusion(enum tense tense);
+// Appends what a reasoning may begin with: a first impression of the answer and its letter, which the facts need not
+// bear out.
+void world_impression(struct buf *out, enum task task, enum tense tense, int answer, char letter);
 
-// Appends what a reasoning may begin with: a first impression of the answer, which its facts need not bear out.
-void world_impression(struct buf *out, enum task task, enum tense tense, int answer);
+// Appends what a reasoning concludes with: an answer and its letter.
+void world_conclusion(struct buf *out, enum tense tense, const char *answer, char letter);
 
-// Appends a reasoning that states two facts and concludes with an answer.
-void world_reasoning(struct buf *out, enum task task, enum tense tense, int first, int then, int concluded);
+// Appends a reasoning that states two facts and concludes with an answer and its letter.
+void world_reasoning(struct buf *out, enum task task, enum tense tense, int first, int then, int concluded,
+                     char letter);
 
 // What a reasoning says: the values stated, -1 where none is, and the answer concluded.
 struct reading {
