@@ -196,6 +196,10 @@ TEST(the_answer_and_its_form_are_found) {
     struct string answer = answer_extract(string_of("<answer>\xe3\x80\x80 a b\x1c</answer></answer>"));
     assert_int_equal(answer.size, 3);
     assert_memory_equal(answer.data, "a b", 3);
+    // The first tag counts, up to the next closing one: a wrong answer in a right form.
+    const struct string twice = string_of("<think>green, <answer>B green.</think><answer>B</answer>");
+    assert_true(string_equals(answer_extract(twice), "B green.</think><answer>B"));
+    assert_true(format_matches(twice));
     assert_true(format_matches(string_of("<think></think><answer></answer>")));
     assert_true(format_matches(string_of("<think></think>x</think>\n<answer></answer>y</answer>")));
     assert_false(format_matches(string_of("<think></think><answer></answer>\n")));
