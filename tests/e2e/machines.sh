@@ -78,10 +78,9 @@ wait_for_both() {
 
 # Refscore has a replica on each machine.
 start_one one --set refscore.on=one,two $tight
-sleep 0.5
+wait_for_line "$work/one.err" "waiting for two" # one names the machine that it waits for
 CARAVAN_DEBUG=1 start_two two --set refscore.on=one,two $tight
 wait_for_both
-grep -q "waiting for two" "$work/one.err" || fail "one does not name the machine it waits for: $(cat "$work/one.err")"
 [ -s "$work/one/logs/refscore.log" ] && [ -s "$work/two/logs/refscore-2.log" ] || fail "refscore is not on both machines"
 check_steps one 8
 [ "$(weights_of one)" = "$want" ] || fail "the weights of two machines differ from those of one"
