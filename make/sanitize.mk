@@ -14,8 +14,8 @@ ifneq ($(findstring address,$(SANITIZE)),)
 $(BUILD)/kernels/% $(BUILD)/emulated/%: override SANITIZE += $(KERNEL_ASAN)
 endif
 
-# Nor are the vector loops instrumented, which compute all products where oneDNN does not: it would take most of the time. The
-# harness runs the same source as plain C, which is instrumented, and with guard pages.
+# The vector loops compute all products where oneDNN does not, and instrumented they take most of the time: they are not. The
+# harness runs the same source as plain C, which is instrumented, and in the plain build with guard pages.
 $(BUILD)/kernels/cpu/simd_avx2.o $(BUILD)/kernels/cpu/simd_avx512.o: override SANITIZE :=
 
 # A report of a stage in a pipeline would only reach the stage's log, and the supervisor would restart the stage. So reports

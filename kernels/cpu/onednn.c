@@ -206,7 +206,6 @@ status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, st
     }
     if (onednn->count == CACHE_CAPACITY) onednn_drop_oldest(onednn);
 
-    // oneDNN would compute a format that it has no fast code for with its slow reference: that is an error.
     dnnl_primitive_desc_t desc = NULL;
     const char *name;
     struct matmul *matmul;
@@ -215,6 +214,7 @@ status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, st
     matmul->shape = *shape;
     status result;
     TRY_TO(result, done, matmul_describe(&desc, onednn->engine, shape, matmul_packed_tag(shape->type)));
+    // oneDNN would compute a format that it has no fast code for with its slow reference: that is an error.
     if (!matmul_is_brgemm(desc, &name)) {
         result = fail(BUG, "oneDNN has no packed product for %lld x %lld x %lld: its implementation is %s",
                       (long long)shape->rows, (long long)shape->columns, (long long)shape->inner, name);

@@ -3,8 +3,8 @@
 // A product runs in the thread that calls it and allocates nothing. This is not a general wrapper of oneDNN: no other
 // file sees oneDNN's types.
 //
-// Only oneDNN's packed products (brgemm) are used, in which a row's sum has one order whatever the other rows. Its code
-// for processors without AVX-512 has not, nor has that for bfloat16 without AVX512_BF16: there gemm.c computes.
+// Only oneDNN's packed products (brgemm) are used, in which a row's sum has one order whatever the other rows. In its
+// code for processors without AVX-512 it has not: there gemm.c computes.
 #pragma once
 
 #include "kernels/ops.h"

@@ -70,8 +70,10 @@ struct simd {
     void (*ema)(float *average, const float *in, size_t count, float weight);
 
     // attention_tiles.inc; av_tile computes products with weights, too (gemm.c). Scores are read and written in whole
-    // blocks of 16 columns. out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q
-    // [size][Q_PANEL] is one panel, rows <= Q_PANEL.
+    // blocks of 16 columns.
+
+    // out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q [size][Q_PANEL] is one panel,
+    // rows <= Q_PANEL.
     void (*qk_tile)(float *out, int64_t stride, const float *q, int rows, const float *keys, int64_t blocks, int size,
                     float scale);
     // out[r][c] += sum over i < inner of a[r row_step + i inner_step] b[i][c]; columns is a multiple of 16.

@@ -247,52 +247,49 @@ static void draw_list(struct buf *out, uint64_t key, uint64_t list, enum task *t
     }
 }
 
-// Appends an example without a clip: lists, names with their letters, and conclusions with answers.
-static void draw_lookup(struct buf *out, struct buf *corpus, uint64_t seed, int64_t index) {
-    enum { LISTS = 2, CONCLUSIONS = 4 };
-    struct buf prompt = {0}, response = {0};
-    const char *names[WORLD_VALUES];
-    enum task task;
-    enum tense tense;
-    char id[64];
-    snprintf(id, sizeof id, "lookup-%06lld", (long long)index);
-    const uint64_t key = rng_key(seed, id);
-    buf_puts(&prompt, "Which letters do these have?\n");
-    for (uint64_t list = 0; list < LISTS; list++) {
-        draw_list(&response, key, list, &task, &tense, names);
-        for (uint64_t i = 0; i < CONCLUSIONS; i++) {
-            const int at = (int)rng_below(key, STREAM_ANSWER, list * CONCLUSIONS + i, WORLD_VALUES);
-            buf_puts(&response, "<think>");
-            world_conclusion(&response, tense, names[at], (char)('A' + at));
-            buf_printf(&response, "</think><answer>%c</answer>\n", 'A' + at);
-        }
+// Appends conclusions with answers.
+static void draw_conclusions(struct buf *out, uint64_t key, uint64_t list, enum tense tense,
+                             const char *const names[WORLD_VALUES]) {
+    enum { CONCLUSIONS = 4 };
+    for (uint64_t i = 0; i < CONCLUSIONS; i++) {
+        const int at = (int)rng_below(key, STREAM_ANSWER, list * CONCLUSIONS + i, WORLD_VALUES);
+        buf_puts(out, "<think>");
+        world_conclusion(out, tense, names[at], (char)('A' + at));
+        buf_printf(out, "</think><answer>%c</answer>\n", 'A' + at);
     }
-    draw_line(out, corpus, id, NULL, &prompt, &response);
-    buf_release(&prompt);
-    buf_release(&response);
 }
 
-// Appends an example without a clip: a list, names with their letters, and reasonings on facts of nothing. Half of them
-// have any impression, and half of the answers follow the impression.
-static void draw_reasonings(struct buf *out, struct buf *corpus, uint64_t seed, int64_t index) {
+// Appends reasonings on facts of nothing. Half of them have any impression, and half of the answers follow it.
+static void draw_reasonings(struct buf *out, uint64_t key, enum task task, enum tense tense,
+                            const char *const names[WORLD_VALUES]) {
     enum { REASONINGS = 3 };
-    struct buf prompt = {0}, response = {0};
-    const char *names[WORLD_VALUES];
-    enum task task;
-    enum tense tense;
-    char id[64];
-    snprintf(id, sizeof id, "reasonings-%06lld", (long long)index);
-    const uint64_t key = rng_key(seed, id);
-    buf_puts(&prompt, "Which letters do these have?\n");
-    draw_list(&response, key, 0, &task, &tense, names);
     for (uint64_t i = 0; i < REASONINGS; i++) {
         const int first = (int)rng_below(key, STREAM_REASONING, 2 * i, WORLD_VALUES);
         const int then = (int)rng_below(key, STREAM_REASONING, 2 * i + 1, WORLD_VALUES);
         int impression = world_answer(tense, first, then);
         if (rng_below(key, STREAM_IMPRESSION, 2 * i, 2))
             impression = (int)rng_below(key, STREAM_IMPRESSION, 2 * i + 1, WORLD_VALUES);
-        draw_response(&response, names, task, tense, impression, first, then, rng_below(key, STREAM_ANSWER, i, 2));
-        buf_puts(&response, "\n");
+        draw_response(out, names, task, tense, impression, first, then, rng_below(key, STREAM_ANSWER, i, 2));
+        buf_puts(out, "\n");
+    }
+}
+
+// Appends an example without a clip: two lists with conclusions, or one with whole reasonings.
+static void draw_lookup(struct buf *out, struct buf *corpus, uint64_t seed, int64_t index, bool reasonings) {
+    struct buf prompt = {0}, response = {0};
+    const char *names[WORLD_VALUES];
+    enum task task;
+    enum tense tense;
+    char id[64];
+    snprintf(id, sizeof id, "%s-%06lld", reasonings ? "reasonings" : "lookup", (long long)index);
+    const uint64_t key = rng_key(seed, id);
+    buf_puts(&prompt, "Which letters do these have?\n");
+    for (uint64_t list = 0; list < (reasonings ? 1 : 2); list++) {
+        draw_list(&response, key, list, &task, &tense, names);
+        if (reasonings)
+            draw_reasonings(&response, key, task, tense, names);
+        else
+            draw_conclusions(&response, key, list, tense, names);
     }
     draw_line(out, corpus, id, NULL, &prompt, &response);
     buf_release(&prompt);
@@ -317,9 +314,9 @@ static status draw_supervised(const struct draw_options *given, const char *dir,
         result = draw_media(dir, clip, &stories[i]);
     }
     // Letters first, then reasonings behind every fourth example of the pretraining.
-    for (int64_t i = 0; i < given->lookups; i++) draw_lookup(pretraining, corpus, (uint64_t)given->seed, i);
+    for (int64_t i = 0; i < given->lookups; i++) draw_lookup(pretraining, corpus, (uint64_t)given->seed, i, false);
     for (int64_t i = 0; result == OK && i < given->pretraining + given->examples; i++) {
-        if (i < given->pretraining && i % 4 == 0) draw_reasonings(pretraining, corpus, (uint64_t)given->seed, i / 4);
+        if (i < given->pretraining && i % 4 == 0) draw_lookup(pretraining, corpus, (uint64_t)given->seed, i / 4, true);
         const bool first = i < given->pretraining;
         const int64_t at = (int64_t)rng_below(key, STREAM_CLIP, (uint64_t)i, (uint64_t)given->warm_up);
         const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, (uint64_t)i, TENSES);
