@@ -22,5 +22,6 @@ if comm -12 <(sort "$work/before") "$work/parts" | grep .; then fail "made twice
 for row in start sft care cora; do grep -q "^  $row " "$work/again" || fail "no row $row: $(cat "$work/again")"; done
 grep -q "^| cora | 2 | " "$work/all/check.md" || fail "$(cat "$work/all/check.md")"
 grep -q "</svg>" "$work/all/check.svg" || fail "no curves"
+grep -q "^judged .* [1-9][0-9]*" "$work/all/agreement.txt" && grep -q "drawn *probability *concludes *likelihood" "$work/again" || fail "no agreement: $(cat "$work/again")"
 expect 64 "ABLATION=much: not methods, long, knobs or check" env ABLATION=much OUT="$work/all" tools/miniature/ablation
 expect 64 "there is no row ppo" env ONLY="care ppo" OUT="$work/all" BIN="$bin" tools/miniature/ablation

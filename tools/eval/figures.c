@@ -107,7 +107,7 @@ void figure_print_field(struct buf *out, struct string text) {
 
 static void figure_table_json(const struct figure_table *table, struct buf *out) {
     struct buf members = {0};
-    buf_puts(out, "{\"files\":[");
+    buf_printf(out, "{\"%s\":[", table->columns_key ? table->columns_key : "files");
     for (size_t c = 0; c < table->columns; c++) {
         size_t b = 0;
         buf_puts(out, c ? ",\n{\"name\":" : "{\"name\":");

@@ -37,6 +37,7 @@ struct figure_table {
     const struct figure_section *sections;
     size_t section_count;
     const struct string *names; // of the columns
+    const char *columns_key;    // of JSON's array of the columns; NULL: files
     size_t columns;
     size_t label_width, column_width; // of the text, in characters
     bool sparse;                      // the text has no row in which no column has a number
