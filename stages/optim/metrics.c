@@ -44,7 +44,7 @@ static double metrics_sum(const struct double_array *values) {
 
 void metrics_add(struct step_metrics *metrics, const struct group *group, const struct int_array *completions,
                  const struct train_result *trained, double weight, double share) {
-    const struct double_array *consistency = &group->consistency.probability;
+    const struct double_array *consistency = &group->consistency.probability, *verdict = &group->consistency.verdict;
     const size_t count = group->completion_count;
     for (size_t i = 0; i < count; i++) {
         const struct string *finish = &group->completions[i].finish;
@@ -61,6 +61,8 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
     metrics->prompt_tokens += trained->prompt_tokens;
     for (size_t i = 0; i < consistency->count; i++)
         if (isfinite(consistency->data[i])) metrics_add_mean(&metrics->consistency, consistency->data[i], 1);
+    for (size_t i = 0; i < verdict->count; i++)
+        if (isfinite(verdict->data[i])) metrics_add_mean(&metrics->consistent, verdict->data[i], 1);
 
     const struct rewards *rewards = &group->rewards;
     if (!rewards->present) return; // a supervised group
@@ -143,6 +145,7 @@ status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
         {"truncated", metrics_mean(&metrics->truncated)},
         {"entropy", metrics_mean(&metrics->entropy)},
         {"consistency", metrics_mean(&metrics->consistency)},
+        {"consistent", metrics_mean(&metrics->consistent)},
         {"logprob_difference", metrics->logprob_diff_mean},
         {"logprob_difference_max", metrics->logprob_diff_max},
         {"age_mean", metrics->tokens ? metrics->ages / (double)metrics->tokens : 0},

@@ -80,6 +80,7 @@ struct step_metrics {
     struct step_mean truncated;                       // share of the completions that ended at max_new_tokens
     struct step_mean bonus_rate;                      // share of the completions with a bonus above 0
     struct step_mean consistency;                     // probability of the consistency model, over completions with one
+    struct step_mean consistent;                      // share of the judged completions that a judge finds consistent
     struct step_mean reward_std;                      // over groups: the unbiased standard deviation of their rewards
     struct step_mean all_correct, all_wrong; // share of the groups in which every accuracy is 1, or every one is 0
     struct step_mean entropy;                // over sampled tokens: minus their log-probability

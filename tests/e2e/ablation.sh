@@ -21,7 +21,10 @@ grep -o 's: .*' "$work/again" | cut -c4- | sort >"$work/parts"
 if comm -12 <(sort "$work/before") "$work/parts" | grep .; then fail "made twice"; fi
 for row in start sft care cora; do grep -q "^  $row " "$work/again" || fail "no row $row: $(cat "$work/again")"; done
 grep -q "^| cora | 2 | " "$work/all/check.md" || fail "$(cat "$work/all/check.md")"
-grep -q "</svg>" "$work/all/check.svg" || fail "no curves"
-grep -q "^judged .* [1-9][0-9]*" "$work/all/agreement.txt" && grep -q "drawn *probability *concludes *likelihood" "$work/again" || fail "no agreement: $(cat "$work/again")"
+grep -q "</svg>" "$work/all/check.svg" && ! grep -q "no run has it" "$work/all/check.svg" || fail "no curves"
+# The share of consistent completions in a training is that of its groups.
+"$bin/caravan" report "$work/all/care-11" --by step --csv | awk -F, 'NR > 1 { printf "%.9g\n", $7 / $6 }' >"$work/rates"
+diff "$work/rates" <(grep -o '"consistent": [^,]*' "$work/all/care-11/metrics.jsonl" | cut -d' ' -f2) || fail "other rates in metrics.jsonl"
+[ -s "$work/rates" ] || fail "no rates"
 expect 64 "ABLATION=much: not methods, long, knobs or check" env ABLATION=much OUT="$work/all" tools/miniature/ablation
 expect 64 "there is no row ppo" env ONLY="care ppo" OUT="$work/all" BIN="$bin" tools/miniature/ablation

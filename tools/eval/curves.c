@@ -21,7 +21,7 @@ struct curves_options {
 static const struct option curves_options[] = {
     TOOL_OPTION(curves_options, field, OPTION_STRING,
                 "a figure of metrics.jsonl to draw, such as entropy; may be repeated (default: reward, accuracy,\n"
-                "bonus_rate, completion_length, entropy, grad_norm, all_correct, all_wrong)",
+                "consistent, bonus_rate, completion_length, entropy, kl, grad_norm, all_correct, all_wrong)",
                 .repeatable = true, .not_hashed = true),
     TOOL_OPTION(curves_options, smooth, OPTION_INT, "steps of which each point is the mean", .default_value = "10",
                 .low = 1, .high = 1000000),
@@ -212,8 +212,8 @@ static void curve_draw_panel(struct buf *out, const struct curve *curves, size_t
 }
 
 status curves_main(struct subcommand_call *call) {
-    static const char *const usual[] = {"reward",  "accuracy",  "bonus_rate",  "completion_length",
-                                        "entropy", "grad_norm", "all_correct", "all_wrong"};
+    static const char *const usual[] = {"reward",  "accuracy", "consistent", "completion_length", "bonus_rate",
+                                        "entropy", "kl",       "grad_norm",  "all_correct",       "all_wrong"};
     const struct curves_options *given = call->given;
     const char *const *fields = given->field.count ? given->field.data : usual;
     const size_t field_count = given->field.count ? given->field.count : sizeof usual / sizeof *usual;
