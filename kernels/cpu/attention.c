@@ -6,7 +6,7 @@
 // of cache rows; softmax adds its exponentials in sixteen lanes, counted from the first cache row of the range that the
 // row sees.
 //
-// The loops over elements are in attention_tiles.inc. The plain formula is the double-precision reference in
+// The loops over elements are in tiles.inc. The plain formula is the double-precision reference in
 // tests/ops/attention.c.
 #include <assert.h>
 #include <math.h>

@@ -151,7 +151,7 @@ static int64_t gemm_columns_at(const struct gemm_job *job, int64_t column) {
 }
 
 // Computes a tile of `rows` x `columns` from `column` on. Each element is one chain of fused multiply-adds over the
-// inner index in ascending order (attention_tiles.inc). `block` is scratch memory for VECTOR_INNER rows of 64 columns.
+// inner index in ascending order (tiles.inc). `block` is scratch memory for VECTOR_INNER rows of 64 columns.
 static void gemm_vector_tile(const struct gemm_job *job, float *tile, const float *in, int64_t rows, int64_t column,
                              int64_t columns, float *block) {
     const struct packed_matrix *matrix = &job->gemm->matrix;

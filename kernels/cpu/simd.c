@@ -3,7 +3,7 @@
 
 #include <cpuid.h>
 
-#include "kernels/cpu/attention_tiles.inc"
+#include "kernels/cpu/tiles.inc"
 #include "kernels/cpu/elements.inc"
 #include "kernels/cpu/row_kernels.inc"
 
@@ -20,7 +20,7 @@ enum simd_level simd_best(void) {
 
 void simd_choose(struct simd *simd, enum simd_level level) {
     elements_enter(simd);
-    attention_tiles_enter(simd);
+    tiles_enter(simd);
     row_kernels_enter(simd);
     if (level >= SIMD_AVX2) simd_avx2(simd);
     if (level >= SIMD_AVX512) simd_avx512(simd);

@@ -1,7 +1,7 @@
 // The inner loops of the CPU backend, as a table of functions that is chosen at run time: the plain C versions first,
 // then those that the processor's capabilities overwrite. Every version of a function gives the same bits.
 //
-// Most loops are in elements.inc, attention_tiles.inc and row_kernels.inc, over the sixteen lanes of v16.h; simd.c
+// Most loops are in elements.inc, tiles.inc and row_kernels.inc, over the sixteen lanes of v16.h; simd.c
 // (plain C), simd_avx2.c and simd_avx512.c include them and are compiled for their processors.
 #pragma once
 
@@ -69,7 +69,7 @@ struct simd {
     // average += (in - average) * weight.
     void (*ema)(float *average, const float *in, size_t count, float weight);
 
-    // attention_tiles.inc; av_tile computes products with weights, too (gemm.c). Scores are read and written in whole
+    // tiles.inc; av_tile computes products with weights, too (gemm.c). Scores are read and written in whole
     // blocks of 16 columns.
 
     // out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q [size][Q_PANEL] is one panel,
