@@ -47,5 +47,5 @@ refused 65 "none: no verdicts and no probabilities" rule none
 
 # A file with both is two judges, and a name that comes again has a number.
 sed 's/"verdict"/"probability":[1,0],"verdict"/' rule >both
-"$bin/caravan" agreement both rule --output json >out
-grep -qF "{\"judges\":[{\"name\":\"rule\",\"judged\":7," out && grep -qF "{\"name\":\"probability\",\"judged\":8," out && grep -qF "{\"name\":\"rule 2\"," out || fail "$(cat out)"
+"$bin/caravan" agreement both rule rule --output json >out
+grep -qF "{\"judges\":[{\"name\":\"rule\",\"judged\":7," out && grep -qF "{\"name\":\"probability\",\"judged\":8," out && grep -qF "{\"name\":\"rule 2\"," out && grep -qF "{\"name\":\"rule 3\"," out || fail "$(cat out)"

@@ -149,13 +149,16 @@ static status agreement_read(const char *path, double threshold, struct arena *m
     size_t found = 0;
     for (int i = 0; i < 2; i++) {
         struct agreement_judge *judge = &reading.judges[i];
-        size_t equal = 1;
         if (result != OK || !judge->name.data) {
             free(judge->groups);
             continue;
         }
-        for (size_t k = 0; k < *count; k++) equal += !figure_compare_names(judges[k].name, judge->name);
-        if (equal > 1) judge->name = string_of(arena_printf(memory, "%s %zu", judge->name.data, equal));
+        const struct string name = judge->name;
+        size_t number = 1;
+        for (size_t k = 0; k < *count; k++) {
+            if (figure_compare_names(judges[k].name, judge->name)) continue;
+            judge->name = string_of(arena_printf(memory, "%s %zu", name.data, ++number));
+        }
         qsort(judge->groups, judge->count, sizeof *judge->groups, agreement_by_id);
         judges[(*count)++] = *judge;
         found++;
