@@ -3,7 +3,7 @@
 # in what they should, a right letter that is no likelier than another, and verdicts by the facts that are stated.
 . "$(dirname "$0")/common.sh"
 
-draw() { "$bin/caravan" draw "$1" --training 12 --validation 60 --warm-up 16 --pretraining 40 --lookups 20 --examples 200 --seed "$2"; }
+draw() { "$bin/caravan" draw "$1" --training 12 --validation 60 --warm-up 16 --rules 8 --letters 20 --pretraining 40 --examples 200 --seed "$2"; }
 sums() { (cd "$1" && find . -type f | sort | xargs sha256sum); }
 
 draw "$work/a" 3
@@ -19,7 +19,7 @@ for file in training_6k validation_L1 validation_L2 validation_L3; do
     "$bin/caravan" data annotations/$file.jsonl --format seed-bench-r1 --media-root . >"$work/data.txt" || fail "$file"
     grep -q '^missing  *0$' "$work/data.txt" || fail "$file: $(cat "$work/data.txt")"
 done
-for file in annotations/training_with_cot_6k.jsonl pretraining.jsonl warm-up.jsonl; do
+for file in annotations/training_with_cot_6k.jsonl rules.jsonl letters.jsonl pretraining.jsonl warm-up.jsonl; do
     "$bin/caravan" data $file --format sft --media-root . >"$work/data.txt" || fail "$file: $(cat "$work/data.txt")"
 done
 
@@ -40,8 +40,10 @@ inconsistent() {
         match($0, /<answer>./); if (!index($0, letter ". " name "\\n") || substr($0, RSTART + 8, 1) != letter) count++ } END { print count + 0 }' "$1"
 }
 [ "$(inconsistent annotations/training_with_cot_6k.jsonl)/$(wc -l <annotations/training_with_cot_6k.jsonl)" = 0/36 ] || fail "an example is inconsistent"
-[ "$(wc -l <pretraining.jsonl)" = 70 ] || fail "the pretraining has other than 20 lookups, 40 examples and 10 reasonings"
-[ "$(grep '"lookup-' pretraining.jsonl | inconsistent -)" = 0 ] || fail "a lookup is inconsistent"
+count_of() { grep -c "\"sample_id\": \"$1-" "$2"; }
+[ "$(count_of rules rules.jsonl)/$(count_of rules letters.jsonl)/$(count_of letters letters.jsonl)" = 8/5/20 ] || fail "rules and letters"
+[ "$(count_of reasonings pretraining.jsonl)/$(count_of pretraining pretraining.jsonl)" = 10/40 ] || fail "the pretraining"
+[ "$(grep '"letters-' letters.jsonl | inconsistent -)" = 0 ] || fail "a list of letters is inconsistent"
 count=$(inconsistent warm-up.jsonl) # of 200, 0.63 are expected: 0.7 x 0.9
 [ "$count" -ge 92 ] && [ "$count" -le 160 ] || fail "$count examples of the warm-up are inconsistent"
 

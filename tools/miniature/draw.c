@@ -14,7 +14,7 @@
 #include "tools/tools.h"
 
 struct draw_options {
-    int64_t training, validation, warm_up, pretraining, lookups, examples;
+    int64_t training, validation, warm_up, rules, letters, pretraining, examples;
     double wrong_reasoning, wrong_answer;
     int64_t seed;
 };
@@ -26,10 +26,12 @@ static const struct option draw_options[] = {
                 .default_value = "128", .low = 1, .high = 100000),
     TOOL_OPTION(draw_options, warm_up, OPTION_INT, "clips of the supervised examples", .default_value = "1600",
                 .low = 1, .high = 1000000),
+    TOOL_OPTION(draw_options, rules, OPTION_INT, "examples of what follows from facts, without clips",
+                .default_value = "12000", .high = 10000000),
+    TOOL_OPTION(draw_options, letters, OPTION_INT, "examples of names and their letters, without clips",
+                .default_value = "9600", .high = 10000000),
     TOOL_OPTION(draw_options, pretraining, OPTION_INT, "examples on clips of the pretraining", .default_value = "16000",
                 .high = 10000000),
-    TOOL_OPTION(draw_options, lookups, OPTION_INT, "examples on letters alone that the pretraining begins with",
-                .default_value = "10400", .high = 10000000),
     TOOL_OPTION(draw_options, examples, OPTION_INT, "examples of the warm-up, some of them with mistakes",
                 .default_value = "3200", .high = 10000000),
     TOOL_OPTION(draw_options, wrong_reasoning, OPTION_NUMBER,
@@ -48,8 +50,8 @@ const struct option_table draw_table = {
     .help = "makes a miniature of SEED-Bench-R1: clips of shapes, questions on three levels, supervised examples",
     .details = "Writes into DIR: annotations/training_6k.jsonl, training_with_cot_6k.jsonl and\n"
                "validation_L1.jsonl, _L2, _L3 (the layouts seed-bench-r1 and sft), videos/,\n"
-               "images/, pretraining.jsonl and warm-up.jsonl (sft), and text.txt (a text to\n"
-               "train a tokenizer on).\n",
+               "images/, rules.jsonl, letters.jsonl, pretraining.jsonl and warm-up.jsonl (sft),\n"
+               "and text.txt (a text to train a tokenizer on).\n",
     .options = draw_options,
     .size = sizeof(struct draw_options),
 };
@@ -274,29 +276,57 @@ static void draw_reasonings(struct buf *out, uint64_t key, enum task task, enum 
     }
 }
 
-// Appends an example without a clip: two lists with conclusions, or one with whole reasonings.
-static void draw_lookup(struct buf *out, struct buf *corpus, uint64_t seed, int64_t index, bool reasonings) {
+// Appends what follows from facts of nothing, without letters.
+static void draw_rules(struct buf *out, uint64_t key) {
+    enum { RULES = 10 };
+    for (uint64_t i = 0; i < RULES; i++) {
+        const enum task task = (enum task)rng_below(key, STREAM_CLIP, i, TASKS);
+        const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, i, TENSES);
+        const int first = (int)rng_below(key, STREAM_REASONING, 2 * i, WORLD_VALUES);
+        const int then = (int)rng_below(key, STREAM_REASONING, 2 * i + 1, WORLD_VALUES);
+        world_reasoning(out, task, tense, first, then, world_answer(tense, first, then), 0);
+        buf_puts(out, "\n");
+    }
+}
+
+// What an example without a clip has: what follows from facts, two lists of names and letters with conclusions, or one
+// with whole reasonings.
+enum list_kind { LIST_RULES, LIST_LETTERS, LIST_REASONINGS };
+
+static void draw_lists(struct buf *out, struct buf *corpus, uint64_t seed, enum list_kind kind, int64_t index) {
+    static const char *const kinds[] = {"rules", "letters", "reasonings"};
     struct buf prompt = {0}, response = {0};
     const char *names[WORLD_VALUES];
     enum task task;
     enum tense tense;
     char id[64];
-    snprintf(id, sizeof id, "%s-%06lld", reasonings ? "reasonings" : "lookup", (long long)index);
+    snprintf(id, sizeof id, "%s-%06lld", kinds[kind], (long long)index);
     const uint64_t key = rng_key(seed, id);
-    buf_puts(&prompt, "Which letters do these have?\n");
-    for (uint64_t list = 0; list < (reasonings ? 1 : 2); list++) {
-        draw_list(&response, key, list, &task, &tense, names);
-        if (reasonings)
-            draw_reasonings(&response, key, task, tense, names);
-        else
+    switch (kind) {
+    case LIST_RULES:
+        buf_puts(&prompt, "What follows?\n");
+        draw_rules(&response, key);
+        break;
+    case LIST_LETTERS:
+        buf_puts(&prompt, "Which letters do these have?\n");
+        for (uint64_t list = 0; list < 2; list++) {
+            draw_list(&response, key, list, &task, &tense, names);
             draw_conclusions(&response, key, list, tense, names);
+        }
+        break;
+    case LIST_REASONINGS:
+        buf_puts(&prompt, "Which letters do these have?\n");
+        draw_list(&response, key, 0, &task, &tense, names);
+        draw_reasonings(&response, key, task, tense, names);
+        break;
     }
     draw_line(out, corpus, id, NULL, &prompt, &response);
     buf_release(&prompt);
     buf_release(&response);
 }
 
-// Draws the supervised examples: all tasks, every other clip of each in each look.
+// Draws the supervised examples on clips: all tasks, every other clip of each in each look. Before every fourth of the
+// pretraining there are reasonings on facts of nothing.
 static status draw_supervised(const struct draw_options *given, const char *dir, struct buf *pretraining,
                               struct buf *warm_up, struct buf *corpus) {
     // In the pretraining every answer is right, whether the impression or the facts are wrong: so it follows the one as
@@ -313,11 +343,9 @@ static status draw_supervised(const struct draw_options *given, const char *dir,
         stories[i] = story_draw((uint64_t)given->seed, clip, (enum task)(i % TASKS), (enum look)(i / TASKS % LOOKS));
         result = draw_media(dir, clip, &stories[i]);
     }
-    // Letters first, then reasonings behind every fourth example of the pretraining.
-    for (int64_t i = 0; i < given->lookups; i++) draw_lookup(pretraining, corpus, (uint64_t)given->seed, i, false);
     for (int64_t i = 0; result == OK && i < given->pretraining + given->examples; i++) {
-        if (i < given->pretraining && i % 4 == 0) draw_lookup(pretraining, corpus, (uint64_t)given->seed, i / 4, true);
         const bool first = i < given->pretraining;
+        if (first && i % 4 == 0) draw_lists(pretraining, corpus, (uint64_t)given->seed, LIST_REASONINGS, i / 4);
         const int64_t at = (int64_t)rng_below(key, STREAM_CLIP, (uint64_t)i, (uint64_t)given->warm_up);
         const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, (uint64_t)i, TENSES);
         snprintf(clip, sizeof clip, "warm-up-%05lld", (long long)at);
@@ -339,6 +367,7 @@ status draw_main(struct subcommand_call *call) {
         {"L3", "validation-L3", "validation_L3.jsonl", TASK_MEET, LOOK_VARIOUS},
     };
     const struct draw_options *given = call->given;
+    const uint64_t seed = (uint64_t)given->seed;
     const char *dir = call->list[0], *annotations = path_join(&call->arena, dir, "annotations");
     struct buf lines = {0}, examples = {0}, corpus = {0};
     status result;
@@ -357,6 +386,15 @@ status draw_main(struct subcommand_call *call) {
                          &lines, NULL));
         TRY_TO(result, done, subcommand_write_file(annotations, level->file, &lines));
     }
+    buf_clear(&lines);
+    for (int64_t i = 0; i < given->rules; i++) draw_lists(&lines, &corpus, seed, LIST_RULES, i);
+    TRY_TO(result, done, subcommand_write_file(dir, "rules.jsonl", &lines));
+    buf_clear(&lines);
+    for (int64_t i = 0; i < given->letters; i++) { // rules among them, so that they are not forgotten
+        if (i % 4 == 0) draw_lists(&lines, &corpus, seed, LIST_RULES, given->rules + i / 4);
+        draw_lists(&lines, &corpus, seed, LIST_LETTERS, i);
+    }
+    TRY_TO(result, done, subcommand_write_file(dir, "letters.jsonl", &lines));
     buf_clear(&lines);
     buf_clear(&examples);
     TRY_TO(result, done, draw_supervised(given, dir, &lines, &examples, &corpus));

@@ -84,7 +84,9 @@ void world_impression(struct buf *out, enum task task, enum tense tense, int ans
 }
 
 void world_conclusion(struct buf *out, enum tense tense, const char *answer, char letter) {
-    buf_printf(out, "%s%s %c.", conclusions[tense], answer, letter);
+    buf_printf(out, "%s%s", conclusions[tense], answer);
+    if (letter) buf_printf(out, " %c", letter);
+    buf_puts(out, ".");
 }
 
 void world_reasoning(struct buf *out, enum task task, enum tense tense, int first, int then, int concluded,

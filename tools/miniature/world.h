@@ -70,10 +70,10 @@ int world_answer(enum tense tense, int first, int then);
 // bear out.
 void world_impression(struct buf *out, enum task task, enum tense tense, int answer, char letter);
 
-// Appends what a reasoning concludes with: an answer and its letter.
+// Appends what a reasoning concludes with: an answer and its letter, unless that is 0.
 void world_conclusion(struct buf *out, enum tense tense, const char *answer, char letter);
 
-// Appends a reasoning that states two facts and concludes with an answer and its letter.
+// Appends a reasoning that states two facts and concludes with an answer and its letter, unless that is 0.
 void world_reasoning(struct buf *out, enum task task, enum tense tense, int first, int then, int concluded,
                      char letter);
 
