@@ -64,6 +64,7 @@ judged() { group "$@" | "$bin/caravan" judge-drawn | grep -o '"verdict":\[[^]]*\
 # The facts count, neither a first impression nor what is concluded from them.
 [ "$(judged "$next" "It looks like red B. At first the colour is red, then green. So next is blue A." A)" = '"verdict":[1]' ] || fail "an impression"
 [ "$(judged "$next" "It looks like blue A. At first the colour is red, then red. So next is red B." A)" = '"verdict":[0]' ] || fail "an answer by impression"
+[ "$(judged "$next" "It first the colour is red, then green. So next is blue A." A)" = '"verdict":[1]' ] || fail "facts behind another beginning"
 [ "$(judged "$next" "It looks like blue A. So next is blue A." A)" = '"verdict":[null]' ] || fail "an impression alone"
 [ "$(judged "$next" "At first the colour is red, then green. So next is red B." A)" = '"verdict":[1]' ] || fail "another conclusion"
 [ "$(judged "$next" "At first the colour is red. So next is blue A." A)" = '"verdict":[null]' ] || fail "one fact alone"

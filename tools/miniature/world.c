@@ -36,8 +36,7 @@ static const struct task_words tasks[TASKS] = {
                    "the box has"},
 };
 
-static const char impression_begin[] = "It looks like ";
-static const char facts_begin[] = "At first ", facts_middle[] = ", then ", facts_end[] = ". ";
+static const char facts_middle[] = ", then ", facts_end[] = ". ";
 static const char *const conclusions[TENSES] = {"So it was ", "So the step is ", "So next is "};
 
 // ---- chance ----
@@ -80,7 +79,7 @@ int world_answer(enum tense tense, int first, int then) {
 }
 
 void world_impression(struct buf *out, enum task task, enum tense tense, int answer, char letter) {
-    buf_printf(out, "%s%s %c. ", impression_begin, world_answer_name(task, tense, answer), letter);
+    buf_printf(out, "It looks like %s %c. ", world_answer_name(task, tense, answer), letter);
 }
 
 void world_conclusion(struct buf *out, enum tense tense, const char *answer, char letter) {
@@ -92,7 +91,7 @@ void world_conclusion(struct buf *out, enum tense tense, const char *answer, cha
 void world_reasoning(struct buf *out, enum task task, enum tense tense, int first, int then, int concluded,
                      char letter) {
     const struct task_words *words = &tasks[task];
-    buf_printf(out, "%s%s %s%s%s%s", facts_begin, words->verb, words->values[first], facts_middle, words->values[then],
+    buf_printf(out, "At first %s %s%s%s%s", words->verb, words->values[first], facts_middle, words->values[then],
                facts_end);
     world_conclusion(out, tense, world_answer_name(task, tense, concluded), letter);
 }
@@ -124,11 +123,8 @@ struct reading world_read(struct string thinking, enum task task, enum tense ten
     const struct task_words *words = &tasks[task];
     const char *const *answers = tense == TENSE_PRESENT ? steps : words->values;
     struct reading reading = {-1, -1, -1};
-    if (world_skip(&thinking, impression_begin) &&
-        (world_skip_name(&thinking, answers) < 0 || !world_skip_letter(&thinking) || !world_skip(&thinking, ". ")))
-        return reading;
-    if (!world_skip(&thinking, facts_begin) || !world_skip(&thinking, words->verb) || !world_skip(&thinking, " "))
-        return reading;
+    while (thinking.size && !world_skip(&thinking, words->verb)) thinking = string_slice(thinking, 1, thinking.size);
+    if (!world_skip(&thinking, " ")) return reading;
     reading.first = world_skip_name(&thinking, words->values);
     if (reading.first < 0 || !world_skip(&thinking, facts_middle)) return reading;
     reading.then = world_skip_name(&thinking, words->values);
