@@ -47,11 +47,6 @@ count_of() { grep -c "\"sample_id\": \"$1-" "$2"; }
 count=$(inconsistent warm-up.jsonl) # of 200, 0.63 are expected: 0.7 x 0.9
 [ "$count" -ge 92 ] && [ "$count" -le 160 ] || fail "$count examples of the warm-up are inconsistent"
 
-# A tag ends with a token of its own, so that a reference can go on behind it: refgen.
-"$bin/caravan" init "$work/model" --shape "$OLDPWD/pipelines/demo/shape.json" --train-tokenizer text.txt >"$work/init"
-grep -q '"answer"' "$work/model/tokenizer.json" || fail "no token of a tag"
-! grep -o '">[^"]"' "$work/model/tokenizer.json" || fail "a tag's end and a letter are one token"
-
 # Verdicts.
 group() {
     printf '{"id":"g","prompt":{"messages":[],"problem_type":"multiple choice","solution":"<answer>A</answer>","question":"%s","options":["blue","red","green","yellow"]},"completions":[{"text":"<think>%s</think><answer>%s</answer>","finish":"eos"}]}\n' \

@@ -146,8 +146,7 @@ static void draw_annotation(struct buf *out, const char *clip, const struct stor
 }
 
 // Appends a line of the layout sft, with a clip unless that is NULL; to the corpus, unless it is NULL, prompt and
-// response, there with a blank behind each tag: were ">B" one token, a model could not answer behind "<answer>" alone
-// (reward.method refgen).
+// response.
 static void draw_line(struct buf *out, struct buf *corpus, const char *id, const char *clip, const struct buf *prompt,
                       const struct buf *response) {
     buf_printf(out, "{\"sample_id\": \"%s\", \"prompt\": [{\"role\": \"user\", \"content\": [", id);
@@ -161,11 +160,9 @@ static void draw_line(struct buf *out, struct buf *corpus, const char *id, const
     buf_puts(out, "}]}], \"response\": ");
     json_print_string(out, response->data, response->size);
     buf_puts(out, "}\n");
-    if (!corpus) return;
-    buf_printf(corpus, "system\nYou are a helpful assistant.\nuser\n%sassistant\n", prompt->data);
-    for (size_t i = 0; i < response->size; i++)
-        buf_printf(corpus, "%c%s", response->data[i], response->data[i] == '>' ? " " : "");
-    buf_puts(corpus, "\n");
+    if (corpus)
+        buf_printf(corpus, "system\nYou are a helpful assistant.\nuser\n%sassistant\n%s\n", prompt->data,
+                   response->data);
 }
 
 // Returns the letter of a name among the options.
