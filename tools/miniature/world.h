@@ -82,8 +82,8 @@ struct reading {
     int first, then, concluded;
 };
 
-// Reads a reasoning on a task and tense. What stands before the facts counts for nothing: a first impression, or how the
-// sentence begins.
+// Reads a reasoning on a task and tense. What stands before the facts counts for nothing: a first impression, or how
+// the sentence begins.
 struct reading world_read(struct string thinking, enum task task, enum tense tense);
 
 // Finds task and tense of a question (with its options or without). False if it is none of this world.
