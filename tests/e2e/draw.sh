@@ -3,7 +3,7 @@
 # in what they should, a right letter that is no likelier than another, and verdicts by the facts that are stated.
 . "$(dirname "$0")/common.sh"
 
-draw() { "$bin/caravan" draw "$1" --training 12 --validation 60 --warm-up 16 --rules 8 --letters 20 --pretraining 40 --examples 200 --seed "$2"; }
+draw() { "$bin/caravan" draw "$1" --training 12 --validation 60 --warm-up 16 --letters 20 --rules 8 --pretraining 40 --examples 200 --seed "$2"; }
 sums() { (cd "$1" && find . -type f | sort | xargs sha256sum); }
 
 draw "$work/a" 3
@@ -41,11 +41,21 @@ inconsistent() {
 }
 [ "$(inconsistent annotations/training_with_cot_6k.jsonl)/$(wc -l <annotations/training_with_cot_6k.jsonl)" = 0/36 ] || fail "an example is inconsistent"
 count_of() { grep -c "\"sample_id\": \"$1-" "$2"; }
-[ "$(count_of rules rules.jsonl)/$(count_of rules letters.jsonl)/$(count_of letters letters.jsonl)" = 8/5/20 ] || fail "rules and letters"
+[ "$(count_of rounds letters.jsonl)/$(count_of some-letters letters.jsonl)" = 10/10 ] || fail "the letters"
+[ "$(count_of rules rules.jsonl)/$(count_of letters rules.jsonl)/$(count_of some-letters rules.jsonl)/$(count_of rounds rules.jsonl)" = 3/3/1/1 ] || fail "the rules"
 [ "$(count_of reasonings pretraining.jsonl)/$(count_of pretraining pretraining.jsonl)" = 10/40 ] || fail "the pretraining"
-[ "$(grep '"letters-' letters.jsonl | inconsistent -)" = 0 ] || fail "a list of letters is inconsistent"
+[ "$(grep 'letters-' letters.jsonl rules.jsonl | inconsistent -)" = 0 ] || fail "a list of letters is inconsistent"
+# Words in rounds: what comes again is what came a round before.
+grep '"rounds-' letters.jsonl rules.jsonl | sed 's/.*"response": "//; s/"}$//' | awk '{
+    for (round = 4; round <= 12; round++) { for (i = round + 1; i <= NF && $i == $(i - round); i++); if (i > NF) break }
+    if (NF != 48 || round > 12) exit 1 }' || fail "words that do not come again"
 count=$(inconsistent warm-up.jsonl) # of 200, 0.63 are expected: 0.7 x 0.9
 [ "$count" -ge 92 ] && [ "$count" -le 160 ] || fail "$count examples of the warm-up are inconsistent"
+
+# A tag ends with a token of its own, so that a reference can go on behind it: refgen.
+"$bin/caravan" init "$work/model" --shape "$OLDPWD/pipelines/demo/shape.json" --train-tokenizer text.txt >"$work/init"
+grep -q '"answer"' "$work/model/tokenizer.json" || fail "no token of a tag"
+! grep -o '">[^"]"' "$work/model/tokenizer.json" || fail "a tag's end and a letter are one token"
 
 # Verdicts.
 group() {

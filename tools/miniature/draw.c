@@ -14,7 +14,7 @@
 #include "tools/tools.h"
 
 struct draw_options {
-    int64_t training, validation, warm_up, rules, letters, pretraining, examples;
+    int64_t training, validation, warm_up, letters, rules, pretraining, examples;
     double wrong_reasoning, wrong_answer;
     int64_t seed;
 };
@@ -26,10 +26,11 @@ static const struct option draw_options[] = {
                 .default_value = "128", .low = 1, .high = 100000),
     TOOL_OPTION(draw_options, warm_up, OPTION_INT, "clips of the supervised examples", .default_value = "1600",
                 .low = 1, .high = 1000000),
-    TOOL_OPTION(draw_options, rules, OPTION_INT, "examples of what follows from facts, without clips",
-                .default_value = "12000", .high = 10000000),
     TOOL_OPTION(draw_options, letters, OPTION_INT, "examples of names and their letters, without clips",
-                .default_value = "9600", .high = 10000000),
+                .default_value = "19200", .high = 10000000),
+    TOOL_OPTION(draw_options, rules, OPTION_INT,
+                "examples of what follows from facts, and of names and their letters, without clips",
+                .default_value = "24000", .high = 10000000),
     TOOL_OPTION(draw_options, pretraining, OPTION_INT, "examples on clips of the pretraining", .default_value = "16000",
                 .high = 10000000),
     TOOL_OPTION(draw_options, examples, OPTION_INT, "examples of the warm-up, some of them with mistakes",
@@ -50,7 +51,7 @@ const struct option_table draw_table = {
     .help = "makes a miniature of SEED-Bench-R1: clips of shapes, questions on three levels, supervised examples",
     .details = "Writes into DIR: annotations/training_6k.jsonl, training_with_cot_6k.jsonl and\n"
                "validation_L1.jsonl, _L2, _L3 (the layouts seed-bench-r1 and sft), videos/,\n"
-               "images/, rules.jsonl, letters.jsonl, pretraining.jsonl and warm-up.jsonl (sft),\n"
+               "images/, letters.jsonl, rules.jsonl, pretraining.jsonl and warm-up.jsonl (sft),\n"
                "and text.txt (a text to train a tokenizer on).\n",
     .options = draw_options,
     .size = sizeof(struct draw_options),
@@ -146,7 +147,8 @@ static void draw_annotation(struct buf *out, const char *clip, const struct stor
 }
 
 // Appends a line of the layout sft, with a clip unless that is NULL; to the corpus, unless it is NULL, prompt and
-// response.
+// response, there with a blank behind each tag: were ">B" one token, a model could not answer behind "<answer>" alone
+// (reward.method refgen).
 static void draw_line(struct buf *out, struct buf *corpus, const char *id, const char *clip, const struct buf *prompt,
                       const struct buf *response) {
     buf_printf(out, "{\"sample_id\": \"%s\", \"prompt\": [{\"role\": \"user\", \"content\": [", id);
@@ -160,9 +162,11 @@ static void draw_line(struct buf *out, struct buf *corpus, const char *id, const
     buf_puts(out, "}]}], \"response\": ");
     json_print_string(out, response->data, response->size);
     buf_puts(out, "}\n");
-    if (corpus)
-        buf_printf(corpus, "system\nYou are a helpful assistant.\nuser\n%sassistant\n%s\n", prompt->data,
-                   response->data);
+    if (!corpus) return;
+    buf_printf(corpus, "system\nYou are a helpful assistant.\nuser\n%sassistant\n", prompt->data);
+    for (size_t i = 0; i < response->size; i++)
+        buf_printf(corpus, "%c%s", response->data[i], response->data[i] == '>' ? " " : "");
+    buf_puts(corpus, "\n");
 }
 
 // Returns the letter of a name among the options.
@@ -231,47 +235,75 @@ static status draw_part(const struct draw_options *given, const char *dir, const
     return OK;
 }
 
-// Appends a list of the options of a task and tense, and names with their letters.
-static void draw_list(struct buf *out, uint64_t key, uint64_t list, enum task *task, enum tense *tense,
-                      const char *names[WORLD_VALUES]) {
-    enum { NAMES = 6 };
-    size_t order[WORLD_VALUES];
-    *task = (enum task)rng_below(key, STREAM_CLIP, list, TASKS);
-    *tense = (enum tense)rng_below(key, STREAM_TENSE, list, TENSES);
-    rng_shuffle(rng_key(key, "order"), list, WORLD_VALUES, order);
-    for (int i = 0; i < WORLD_VALUES; i++) {
-        names[i] = world_answer_name(*task, *tense, (int)order[i]);
-        buf_printf(out, "%c. %s\n", 'A' + i, names[i]);
-    }
-    for (uint64_t i = 0; i < NAMES; i++) {
-        const int at = (int)rng_below(key, STREAM_WHICH, list * NAMES + i, WORLD_VALUES);
-        buf_printf(out, " %s %c,", names[at], 'A' + at);
+// Appends some words, names and letters, and the same again and again.
+static void draw_rounds(struct buf *out, uint64_t key) {
+    enum { WORDS = 48, SHORTEST = 4, LONGEST = 12 };
+    const uint64_t round = SHORTEST + rng_below(key, STREAM_WHICH, 0, LONGEST - SHORTEST + 1);
+    for (uint64_t i = 0; i < WORDS; i++) {
+        const uint64_t word = i % round, value = rng_below(key, STREAM_REASONING, word, WORLD_VALUES);
+        if (rng_below(key, STREAM_TENSE, word, 5) == 0)
+            buf_printf(out, " %c", (char)('A' + value));
+        else
+            buf_printf(out, " %s",
+                       world_answer_name((enum task)rng_below(key, STREAM_CLIP, word, TASKS),
+                                         rng_below(key, STREAM_ANSWER, word, 4) ? TENSE_PAST : TENSE_PRESENT,
+                                         (int)value));
     }
 }
 
-// Appends conclusions with answers.
-static void draw_conclusions(struct buf *out, uint64_t key, uint64_t list, enum tense tense,
-                             const char *const names[WORLD_VALUES]) {
-    enum { CONCLUSIONS = 4 };
-    for (uint64_t i = 0; i < CONCLUSIONS; i++) {
-        const int at = (int)rng_below(key, STREAM_ANSWER, list * CONCLUSIONS + i, WORLD_VALUES);
+// The options of a question that is not asked.
+struct option_list {
+    enum task task;
+    enum tense tense;
+    const char *names[WORLD_VALUES]; // in the order of the letters
+    int given[WORLD_VALUES], count;  // those that are in the list, by their places among the letters
+};
+
+// Draws a list, and appends it. If `some`, it has one to four options, with any letters.
+static void draw_options_of_nothing(struct buf *out, struct option_list *list, uint64_t key, bool some) {
+    size_t order[WORLD_VALUES], chosen[WORLD_VALUES];
+    bool has[WORLD_VALUES] = {0};
+    *list = (struct option_list){.task = (enum task)rng_below(key, STREAM_CLIP, 0, TASKS),
+                                 .tense = (enum tense)rng_below(key, STREAM_TENSE, 0, TENSES)};
+    const size_t count = some ? 1 + (size_t)rng_below(key, STREAM_IMPRESSION, 0, WORLD_VALUES) : WORLD_VALUES;
+    rng_shuffle(key, STREAM_ORDER, WORLD_VALUES, order);
+    rng_shuffle(key, STREAM_WHICH, WORLD_VALUES, chosen);
+    for (size_t i = 0; i < count; i++) has[chosen[i]] = true;
+    buf_puts(out, "Options:\n");
+    for (int i = 0; i < WORLD_VALUES; i++) {
+        list->names[i] = world_answer_name(list->task, list->tense, (int)order[i]);
+        if (!has[i]) continue;
+        list->given[list->count++] = i;
+        buf_printf(out, "%c. %s\n", 'A' + i, list->names[i]);
+    }
+}
+
+// Appends names of a list with their letters, then conclusions with answers.
+static void draw_letters(struct buf *out, const struct option_list *list, uint64_t key, uint64_t names,
+                         uint64_t conclusions) {
+    for (uint64_t i = 0; i < names + conclusions; i++) {
+        const int at = list->given[rng_below(key, STREAM_ANSWER, i, (uint64_t)list->count)];
+        if (i < names) {
+            buf_printf(out, " %s %c,", list->names[at], 'A' + at);
+            continue;
+        }
         buf_puts(out, "<think>");
-        world_conclusion(out, tense, names[at], (char)('A' + at));
+        world_conclusion(out, list->tense, list->names[at], (char)('A' + at));
         buf_printf(out, "</think><answer>%c</answer>\n", 'A' + at);
     }
 }
 
 // Appends reasonings on facts of nothing. Half of them have any impression, and half of the answers follow it.
-static void draw_reasonings(struct buf *out, uint64_t key, enum task task, enum tense tense,
-                            const char *const names[WORLD_VALUES]) {
+static void draw_reasonings(struct buf *out, const struct option_list *list, uint64_t key) {
     enum { REASONINGS = 3 };
     for (uint64_t i = 0; i < REASONINGS; i++) {
         const int first = (int)rng_below(key, STREAM_REASONING, 2 * i, WORLD_VALUES);
         const int then = (int)rng_below(key, STREAM_REASONING, 2 * i + 1, WORLD_VALUES);
-        int impression = world_answer(tense, first, then);
+        int impression = world_answer(list->tense, first, then);
         if (rng_below(key, STREAM_IMPRESSION, 2 * i, 2))
             impression = (int)rng_below(key, STREAM_IMPRESSION, 2 * i + 1, WORLD_VALUES);
-        draw_response(out, names, task, tense, impression, first, then, rng_below(key, STREAM_ANSWER, i, 2));
+        draw_response(out, list->names, list->task, list->tense, impression, first, then,
+                      rng_below(key, STREAM_WHICH, i, 2));
         buf_puts(out, "\n");
     }
 }
@@ -289,35 +321,37 @@ static void draw_rules(struct buf *out, uint64_t key) {
     }
 }
 
-// What an example without a clip has: what follows from facts, two lists of names and letters with conclusions, or one
-// with whole reasonings.
-enum list_kind { LIST_RULES, LIST_LETTERS, LIST_REASONINGS };
+// What an example without a clip has: words in rounds; options with names and conclusions, some options or all four;
+// what follows from facts; or options with whole reasonings.
+enum exercise { EXERCISE_ROUNDS, EXERCISE_SOME_LETTERS, EXERCISE_LETTERS, EXERCISE_RULES, EXERCISE_REASONINGS };
 
-static void draw_lists(struct buf *out, struct buf *corpus, uint64_t seed, enum list_kind kind, int64_t index) {
-    static const char *const kinds[] = {"rules", "letters", "reasonings"};
+static void draw_exercise(struct buf *out, struct buf *corpus, uint64_t seed, enum exercise exercise, int64_t index) {
+    static const char *const names[] = {"rounds", "some-letters", "letters", "rules", "reasonings"};
     struct buf prompt = {0}, response = {0};
-    const char *names[WORLD_VALUES];
-    enum task task;
-    enum tense tense;
+    struct option_list list;
     char id[64];
-    snprintf(id, sizeof id, "%s-%06lld", kinds[kind], (long long)index);
+    snprintf(id, sizeof id, "%s-%06lld", names[exercise], (long long)index);
     const uint64_t key = rng_key(seed, id);
-    switch (kind) {
-    case LIST_RULES:
+    switch (exercise) {
+    case EXERCISE_ROUNDS:
+        buf_puts(&prompt, "Which words come again?\n");
+        draw_rounds(&response, key);
+        break;
+    case EXERCISE_SOME_LETTERS:
+    case EXERCISE_LETTERS:
+        buf_puts(&prompt, "Which letters do these have?\n");
+        draw_options_of_nothing(&prompt, &list, key, exercise == EXERCISE_SOME_LETTERS);
+        draw_letters(&response, &list, key, 12, 2);
+        break;
+    case EXERCISE_RULES:
         buf_puts(&prompt, "What follows?\n");
         draw_rules(&response, key);
         break;
-    case LIST_LETTERS:
+    case EXERCISE_REASONINGS:
         buf_puts(&prompt, "Which letters do these have?\n");
-        for (uint64_t list = 0; list < 2; list++) {
-            draw_list(&response, key, list, &task, &tense, names);
-            draw_conclusions(&response, key, list, tense, names);
-        }
-        break;
-    case LIST_REASONINGS:
-        buf_puts(&prompt, "Which letters do these have?\n");
-        draw_list(&response, key, 0, &task, &tense, names);
-        draw_reasonings(&response, key, task, tense, names);
+        draw_options_of_nothing(&prompt, &list, key, false);
+        draw_letters(&response, &list, key, 6, 0);
+        draw_reasonings(&response, &list, key);
         break;
     }
     draw_line(out, corpus, id, NULL, &prompt, &response);
@@ -345,7 +379,7 @@ static status draw_supervised(const struct draw_options *given, const char *dir,
     }
     for (int64_t i = 0; result == OK && i < given->pretraining + given->examples; i++) {
         const bool first = i < given->pretraining;
-        if (first && i % 4 == 0) draw_lists(pretraining, corpus, (uint64_t)given->seed, LIST_REASONINGS, i / 4);
+        if (first && i % 4 == 0) draw_exercise(pretraining, corpus, (uint64_t)given->seed, EXERCISE_REASONINGS, i / 4);
         const int64_t at = (int64_t)rng_below(key, STREAM_CLIP, (uint64_t)i, (uint64_t)given->warm_up);
         const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, (uint64_t)i, TENSES);
         snprintf(clip, sizeof clip, "warm-up-%05lld", (long long)at);
@@ -387,14 +421,17 @@ status draw_main(struct subcommand_call *call) {
         TRY_TO(result, done, subcommand_write_file(annotations, level->file, &lines));
     }
     buf_clear(&lines);
-    for (int64_t i = 0; i < given->rules; i++) draw_lists(&lines, &corpus, seed, LIST_RULES, i);
-    TRY_TO(result, done, subcommand_write_file(dir, "rules.jsonl", &lines));
-    buf_clear(&lines);
-    for (int64_t i = 0; i < given->letters; i++) { // rules among them, so that they are not forgotten
-        if (i % 4 == 0) draw_lists(&lines, &corpus, seed, LIST_RULES, given->rules + i / 4);
-        draw_lists(&lines, &corpus, seed, LIST_LETTERS, i);
-    }
+    for (int64_t i = 0; i < given->letters; i++)
+        draw_exercise(&lines, &corpus, seed, i % 2 ? EXERCISE_SOME_LETTERS : EXERCISE_ROUNDS, i);
     TRY_TO(result, done, subcommand_write_file(dir, "letters.jsonl", &lines));
+    buf_clear(&lines);
+    for (int64_t i = 0; i < given->rules; i++) {
+        static const enum exercise exercises[] = {EXERCISE_RULES,   EXERCISE_LETTERS,      EXERCISE_RULES,
+                                                  EXERCISE_ROUNDS,  EXERCISE_SOME_LETTERS, EXERCISE_RULES,
+                                                  EXERCISE_LETTERS, EXERCISE_LETTERS};
+        draw_exercise(&lines, &corpus, seed, exercises[i % 8], given->letters + i);
+    }
+    TRY_TO(result, done, subcommand_write_file(dir, "rules.jsonl", &lines));
     buf_clear(&lines);
     buf_clear(&examples);
     TRY_TO(result, done, draw_supervised(given, dir, &lines, &examples, &corpus));
