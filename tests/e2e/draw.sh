@@ -3,7 +3,7 @@
 # in what they should, a right letter that is no likelier than another, and verdicts by the facts that are stated.
 . "$(dirname "$0")/common.sh"
 
-draw() { "$bin/caravan" draw "$1" --training 12 --validation 60 --warm-up 16 --letters 20 --rules 8 --pretraining 40 --examples 200 --seed "$2"; }
+draw() { "$bin/caravan" draw "$1" --training 12 --validation 60 --warm-up 16 --letters 20 --rules 8 --review 6 --pretraining 40 --examples 200 --seed "$2"; }
 sums() { (cd "$1" && find . -type f | sort | xargs sha256sum); }
 
 draw "$work/a" 3
@@ -19,7 +19,7 @@ for file in training_6k validation_L1 validation_L2 validation_L3; do
     "$bin/caravan" data annotations/$file.jsonl --format seed-bench-r1 --media-root . >"$work/data.txt" || fail "$file"
     grep -q '^missing  *0$' "$work/data.txt" || fail "$file: $(cat "$work/data.txt")"
 done
-for file in annotations/training_with_cot_6k.jsonl rules.jsonl letters.jsonl pretraining.jsonl warm-up.jsonl; do
+for file in annotations/training_with_cot_6k.jsonl letters.jsonl rules.jsonl review.jsonl pretraining.jsonl warm-up.jsonl; do
     "$bin/caravan" data $file --format sft --media-root . >"$work/data.txt" || fail "$file: $(cat "$work/data.txt")"
 done
 
@@ -43,8 +43,9 @@ inconsistent() {
 count_of() { grep -c "\"sample_id\": \"$1-" "$2"; }
 [ "$(count_of rounds letters.jsonl)/$(count_of some-letters letters.jsonl)" = 10/10 ] || fail "the letters"
 [ "$(count_of rules rules.jsonl)/$(count_of letters rules.jsonl)/$(count_of some-letters rules.jsonl)/$(count_of rounds rules.jsonl)" = 3/3/1/1 ] || fail "the rules"
+[ "$(count_of rules review.jsonl)/$(count_of letters review.jsonl)/$(count_of some-letters review.jsonl)/$(count_of rounds review.jsonl)" = 1/3/1/1 ] || fail "the review"
 [ "$(count_of reasonings pretraining.jsonl)/$(count_of pretraining pretraining.jsonl)" = 10/40 ] || fail "the pretraining"
-[ "$(grep 'letters-' letters.jsonl rules.jsonl | inconsistent -)" = 0 ] || fail "a list of letters is inconsistent"
+[ "$(grep 'letters-' letters.jsonl rules.jsonl review.jsonl | inconsistent -)" = 0 ] || fail "a list of letters is inconsistent"
 # Words in rounds: what comes again is what came a round before.
 grep '"rounds-' letters.jsonl rules.jsonl | sed 's/.*"response": "//; s/"}$//' | awk '{
     for (round = 4; round <= 12; round++) { for (i = round + 1; i <= NF && $i == $(i - round); i++); if (i > NF) break }

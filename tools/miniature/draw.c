@@ -14,7 +14,7 @@
 #include "tools/tools.h"
 
 struct draw_options {
-    int64_t training, validation, warm_up, letters, rules, pretraining, examples;
+    int64_t training, validation, warm_up, letters, rules, review, pretraining, examples;
     double wrong_reasoning, wrong_answer;
     int64_t seed;
 };
@@ -31,6 +31,8 @@ static const struct option draw_options[] = {
     TOOL_OPTION(draw_options, rules, OPTION_INT,
                 "examples of what follows from facts, and of names and their letters, without clips",
                 .default_value = "24000", .high = 10000000),
+    TOOL_OPTION(draw_options, review, OPTION_INT, "more of these, most of them names and letters",
+                .default_value = "19200", .high = 10000000),
     TOOL_OPTION(draw_options, pretraining, OPTION_INT, "examples on clips of the pretraining", .default_value = "16000",
                 .high = 10000000),
     TOOL_OPTION(draw_options, examples, OPTION_INT, "examples of the warm-up, some of them with mistakes",
@@ -51,8 +53,8 @@ const struct option_table draw_table = {
     .help = "makes a miniature of SEED-Bench-R1: clips of shapes, questions on three levels, supervised examples",
     .details = "Writes into DIR: annotations/training_6k.jsonl, training_with_cot_6k.jsonl and\n"
                "validation_L1.jsonl, _L2, _L3 (the layouts seed-bench-r1 and sft), videos/,\n"
-               "images/, letters.jsonl, rules.jsonl, pretraining.jsonl and warm-up.jsonl (sft),\n"
-               "and text.txt (a text to train a tokenizer on).\n",
+               "images/, letters.jsonl, rules.jsonl, review.jsonl, pretraining.jsonl and\n"
+               "warm-up.jsonl (sft), and text.txt (a text to train a tokenizer on).\n",
     .options = draw_options,
     .size = sizeof(struct draw_options),
 };
@@ -403,7 +405,27 @@ status draw_main(struct subcommand_call *call) {
     const struct draw_options *given = call->given;
     const uint64_t seed = (uint64_t)given->seed;
     const char *dir = call->list[0], *annotations = path_join(&call->arena, dir, "annotations");
+    enum { LETTERS, RULES, REVIEW, PARTS };
+    // Exercises take turns, so that none is forgotten.
+    const struct {
+        const char *file;
+        int64_t count, turns;
+        enum exercise turn[8];
+    } parts[PARTS] = {
+        [LETTERS] = {"letters.jsonl", given->letters, 2, {EXERCISE_ROUNDS, EXERCISE_SOME_LETTERS}},
+        [RULES] = {"rules.jsonl",
+                   given->rules,
+                   8,
+                   {EXERCISE_RULES, EXERCISE_LETTERS, EXERCISE_RULES, EXERCISE_ROUNDS, EXERCISE_SOME_LETTERS,
+                    EXERCISE_RULES, EXERCISE_LETTERS, EXERCISE_LETTERS}},
+        [REVIEW] = {"review.jsonl",
+                    given->review,
+                    6,
+                    {EXERCISE_LETTERS, EXERCISE_SOME_LETTERS, EXERCISE_LETTERS, EXERCISE_ROUNDS, EXERCISE_LETTERS,
+                     EXERCISE_RULES}},
+    };
     struct buf lines = {0}, examples = {0}, corpus = {0};
+    int64_t exercise = 0;
     status result;
     TRY(dir_make(annotations));
     TRY(dir_make(path_join(&call->arena, dir, "videos/miniature")));
@@ -421,17 +443,13 @@ status draw_main(struct subcommand_call *call) {
         TRY_TO(result, done, subcommand_write_file(annotations, level->file, &lines));
     }
     buf_clear(&lines);
-    for (int64_t i = 0; i < given->letters; i++)
-        draw_exercise(&lines, &corpus, seed, i % 2 ? EXERCISE_SOME_LETTERS : EXERCISE_ROUNDS, i);
-    TRY_TO(result, done, subcommand_write_file(dir, "letters.jsonl", &lines));
-    buf_clear(&lines);
-    for (int64_t i = 0; i < given->rules; i++) {
-        static const enum exercise exercises[] = {EXERCISE_RULES,   EXERCISE_LETTERS,      EXERCISE_RULES,
-                                                  EXERCISE_ROUNDS,  EXERCISE_SOME_LETTERS, EXERCISE_RULES,
-                                                  EXERCISE_LETTERS, EXERCISE_LETTERS};
-        draw_exercise(&lines, &corpus, seed, exercises[i % 8], given->letters + i);
+    for (size_t part = 0; part < PARTS; part++) {
+        struct buf *text = part == REVIEW ? NULL : &corpus; // which has nothing new
+        buf_clear(&lines);
+        for (int64_t i = 0; i < parts[part].count; i++, exercise++)
+            draw_exercise(&lines, text, seed, parts[part].turn[i % parts[part].turns], exercise);
+        TRY_TO(result, done, subcommand_write_file(dir, parts[part].file, &lines));
     }
-    TRY_TO(result, done, subcommand_write_file(dir, "rules.jsonl", &lines));
     buf_clear(&lines);
     buf_clear(&examples);
     TRY_TO(result, done, draw_supervised(given, dir, &lines, &examples, &corpus));
