@@ -162,7 +162,7 @@ e2e: programs $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the programs
 slurm-test: programs ## run a pipeline in a job of two nodes under Slurm, which is started on this machine; needs root
 	@BIN=$(abspath $(BUILD))/bin tests/slurm/run
 
-demo: deps ## train and evaluate a small model from random weights, in minutes, on the CPU
+demo: deps ## train and evaluate a small model, in minutes, on the CPU
 	@$(MAKE) --no-print-directory programs
 	@BIN=$(BUILD)/bin tools/demo/demo
 

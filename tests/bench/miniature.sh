@@ -1,16 +1,12 @@
 #!/usr/bin/env bash
 # A training step on the miniature of SEED-Bench-R1, 4 groups of 8 completions: its time in the pipeline of
 # pipelines/miniature/train.yaml, from the clips to the new weights; with PEER_PYTHON against the same step in PyTorch as the
-# released code does it, and without what it does besides; same model and data, interleaved (caravan, peers, caravan). The model
-# is that of `make ablation` if there is one; else one is pretrained for a few steps, most of whose completions are cut off.
+# released code does it, and without what it does besides; same model and data, interleaved (caravan, peers, caravan).
 set -euo pipefail
-here=$PWD dir=$(cd "$(dirname "$BIN")" && pwd)/bench/miniature steps=${BENCH_STEPS:-40}
-data=$here/miniature/data model=$here/miniature/warm-up/checkpoints/latest
+dir=$(cd "$(dirname "$BIN")" && pwd)/bench/miniature steps=${BENCH_STEPS:-40}
+data=$dir/data model=$PWD/pipelines/miniature/start
 echo "== a training step on the miniature: 4 groups of 8 completions"
-if [ ! -e miniature/done/warm-up ]; then
-    [ -e "$dir/done/warm-up" ] || ABLATION=check SEEDS=1 ONLY=care OUT=$dir BIN=$BIN tools/miniature/ablation >"$dir.log"
-    data=$dir/data model=$dir/warm-up/checkpoints/latest
-fi
+[ -e "$data/text.txt" ] || "$BIN/caravan" draw "$data" --warm-up 8 --letters 0 --rules 0 --review 0 --pretraining 0 --validation 1
 mkdir -p "$dir"
 
 ours() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tools/miniature/ablation: killed in a training, it goes on from there and makes no part again that is ready; its tables have a row
-# for each method, and wrong choices are named.
+# for each method, and wrong choices are named. tools/miniature/make-start makes a model of the same form as the one that
+# is there.
 . "$(dirname "$0")/common.sh"
 
 ablation() { ABLATION=check OUT="$work/all" BIN="$bin" tools/miniature/ablation; }
@@ -28,3 +29,12 @@ diff "$work/rates" <(grep -o '"consistent": [^,]*' "$work/all/care-11/metrics.js
 [ -s "$work/rates" ] || fail "no rates"
 expect 64 "ABLATION=much: not methods, long, knobs or check" env ABLATION=much OUT="$work/all" tools/miniature/ablation
 expect 64 "there is no row ppo" env ONLY="care ppo" OUT="$work/all" BIN="$bin" tools/miniature/ablation
+
+# 51 steps of each training, one more than it warms up for.
+OUT="$work/start" BIN="$bin" tools/miniature/make-start --training 1 --validation 1 --warm-up 4 --letters 816 --rules 816 \
+    --review 816 --pretraining 328 --examples 192 >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+diff <(ls "$work/start/start") <(ls pipelines/miniature/start) || fail "other files"
+for file in config.json tokenizer_config.json preprocessor_config.json; do
+    cmp "$work/start/start/$file" "pipelines/miniature/start/$file" || fail "another $file"
+done
+grep -q '"BF16"' <(head -c 2000 pipelines/miniature/start/model.safetensors) || fail "the start is not in bfloat16"
