@@ -52,7 +52,7 @@ fi
 
 # Runs of a small model in both precisions, at the learning rate of fine-tuning and at that of training from random weights.
 "$BIN/caravan" make-demo-data "$work/data" --clips 2 --held-out 1 --examples 64
-"$BIN/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 3
+"$BIN/caravan" init "$work/model" --shape pipelines/miniature/shape.json --train-tokenizer "$work/data/text.txt" --seed 3
 printf '#!/bin/sh\nexec sed -u %s\n' "'s/\"advantages\":\[[^]]*\]/\"advantages\":[1.0,-1.0]/'" >"$work/force.sh"
 chmod +x "$work/force.sh"
 cat >"$work/p.yaml" <<END

@@ -115,7 +115,7 @@ for number in first second; do
     printf '{"problem_id": "%s", "problem": "Which is the %s?", "data_type": "image", "problem_type": "multiple choice", "options": ["A. red", "B. blue"], "path": "%s", "solution": "<answer>A</answer>"}\n' \
         $number $number "$PWD/tests/data/media/alpha.png"
 done >"$work/questions.jsonl"
-"$bin/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer README.md --seed 3
+"$bin/caravan" init "$work/model" --shape pipelines/miniature/shape.json --train-tokenizer README.md --seed 3
 set --
 for option in run="$work/run" model="$work/model" source.data="$work/questions.jsonl" source.media_root=/ source.groups_per_step=2 source.group_size=3 \
     rollout.program="$work/sampler.py" judge.replicas=2 judge.address="http://127.0.0.1:$port/v1" judge.request_timeout=0.5 judge.pause=0.01; do

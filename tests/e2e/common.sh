@@ -87,7 +87,7 @@ make_program() {
 
 # Writes a small model with random weights to $work/model.
 make_model() {
-    "$bin/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 3
+    "$bin/caravan" init "$work/model" --shape pipelines/miniature/shape.json --train-tokenizer "$work/data/text.txt" --seed 3
 }
 
 # Writes a model of one layer, for tests of optim alone, to $work/model.

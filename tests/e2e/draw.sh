@@ -54,7 +54,7 @@ count=$(inconsistent warm-up.jsonl) # of 200, 0.63 are expected: 0.7 x 0.9
 [ "$count" -ge 92 ] && [ "$count" -le 160 ] || fail "$count examples of the warm-up are inconsistent"
 
 # A tag ends with a token of its own, so that a reference can go on behind it: refgen.
-"$bin/caravan" init "$work/model" --shape "$OLDPWD/pipelines/demo/shape.json" --train-tokenizer text.txt >"$work/init"
+"$bin/caravan" init "$work/model" --shape "$OLDPWD/pipelines/miniature/shape.json" --train-tokenizer text.txt >"$work/init"
 grep -q '"answer"' "$work/model/tokenizer.json" || fail "no token of a tag"
 ! grep -o '">[^"]"' "$work/model/tokenizer.json" || fail "a tag's end and a letter are one token"
 

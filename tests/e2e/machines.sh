@@ -154,7 +154,7 @@ expect_refusal() {
     grep -q -e "$pattern" "$work/two.err" || fail "$*: no line like '$pattern' in: $(cat "$work/two.err")"
     [ ! -s "$work/one/metrics.jsonl" ] || fail "$*: a step was trained"
 }
-"$bin/caravan" init "$work/other" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 4
+"$bin/caravan" init "$work/other" --shape pipelines/miniature/shape.json --train-tokenizer "$work/data/text.txt" --seed 4
 expect_refusal 65 "machine two's model directory differs from optim's" --set model="$work/other"
 expect_refusal 65 "machine two's model directory differs from optim's" --set refscore.model="$work/other"
 expect_refusal 69 "rollout's settings differ" --set rollout.temperature=0.3

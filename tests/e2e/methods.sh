@@ -11,7 +11,7 @@ make_data 2
 # A model of one layer.
 sed -e 's/"hidden_size": 128/"hidden_size": 64/; s/"intermediate_size": 320/"intermediate_size": 128/' \
     -e 's/"num_attention_heads": 4/"num_attention_heads": 2/; s/"num_hidden_layers": 4/"num_hidden_layers": 1/' \
-    -e 's/"depth": 2/"depth": 1/; s/\[1\]/[0]/; s/"out_hidden_size": 128/"out_hidden_size": 64/' pipelines/demo/shape.json >"$work/shape.json"
+    -e 's/"depth": 2/"depth": 1/; s/\[1\]/[0]/; s/"out_hidden_size": 128/"out_hidden_size": 64/' pipelines/miniature/shape.json >"$work/shape.json"
 "$bin/caravan" init "$work/model" --shape "$work/shape.json" --train-tokenizer "$work/data/text.txt" --seed 3
 
 # The completions are given, because a random model has no right ones: each group has right ones of unequal likelihood. What

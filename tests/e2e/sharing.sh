@@ -8,7 +8,7 @@
 make_data 2
 sed -e 's/"num_hidden_layers": 4/"num_hidden_layers": 1/; s/"depth": 2/"depth": 1/; s/\[1\]/[0]/' \
     -e 's/hidden_size": 128/hidden_size": 32/; s/"hidden_size": 64/"hidden_size": 16/; s/"intermediate_size": .*,/"intermediate_size": 32,/' \
-    -e 's/_heads": 4/_heads": 2/; s/\[4, 6, 6\]/[2, 3, 3]/' pipelines/demo/shape.json >"$work/shape.json"
+    -e 's/_heads": 4/_heads": 2/; s/\[4, 6, 6\]/[2, 3, 3]/' pipelines/miniature/shape.json >"$work/shape.json"
 "$bin/caravan" init "$work/model" --shape "$work/shape.json" --train-tokenizer "$work/data/text.txt" --seed 3
 make_pipeline ""
 options=(--set device=emulated --set source.groups_per_step=1 --set source.epochs=1 --set source.limit=4 --set rollout.max_new_tokens=3

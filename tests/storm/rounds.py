@@ -500,7 +500,7 @@ class Base:
         self.groups = {True: epochs * SAMPLES, False: 16 * epochs * SAMPLES}
         self.weights, self.expected, self.seconds = None, {}, 0
         for command in (["make-demo-data", f"{directory}/data", "--clips", "2", "--held-out", "1", "--examples", "64"],
-                        ["init", f"{directory}/model", "--shape", "pipelines/demo/shape.json", "--train-tokenizer",
+                        ["init", f"{directory}/model", "--shape", "pipelines/miniature/shape.json", "--train-tokenizer",
                          f"{directory}/data/text.txt", "--seed", "3"]):
             subprocess.run([CARAVAN, *command], check=True, stderr=subprocess.DEVNULL)
         # The advantages of a random model are all zero. A pause for each group lets a run last without much work.
