@@ -71,11 +71,12 @@ judged() { group "$@" | "$bin/caravan" judge-drawn | grep -o '"verdict":\[[^]]*\
 [ "$(judged "$next" "It looks like red B. At first the colour is red, then green. So next is blue A." A)" = '"verdict":[1]' ] || fail "an impression"
 [ "$(judged "$next" "It looks like blue A. At first the colour is red, then red. So next is red B." A)" = '"verdict":[0]' ] || fail "an answer by impression"
 [ "$(judged "$next" "It first the colour is red, then green. So next is blue A." A)" = '"verdict":[1]' ] || fail "facts behind another beginning"
-[ "$(judged "$next" "It looks like blue A. So next is blue A." A)" = '"verdict":[null]' ] || fail "an impression alone"
+[ "$(judged "$next" "It looks like blue A. So next is blue A." A)" = '"verdict":[0]' ] || fail "an impression alone"
 [ "$(judged "$next" "At first the colour is red, then green. So next is red B." A)" = '"verdict":[1]' ] || fail "another conclusion"
-[ "$(judged "$next" "At first the colour is red. So next is blue A." A)" = '"verdict":[null]' ] || fail "one fact alone"
+[ "$(judged "$next" "At first the colour is red. So next is blue A." A)" = '"verdict":[0]' ] || fail "one fact alone"
 [ "$(judged "$next" "At first the colour is red, then green. So next is blue A." E)" = '"verdict":[0]' ] || fail "no such option"
 [ "$(judged "$next" "At first the colour is red, then green. So next is blue A." "")" = '"verdict":[null]' ] || fail "no answer"
+[ "$(judged "$next" "At first the box has cross, then circle. So next is blue A." A)" = '"verdict":[0]' ] || fail "facts of another question"
 code=0
 group "What?" "At first" A | "$bin/caravan" judge-drawn >/dev/null 2>"$work/err" || code=$?
 [ $code = 65 ] && grep -q 'line 1: not a group: prompt.question: not a question of the miniature' "$work/err" || fail "$code $(cat "$work/err")"

@@ -17,7 +17,7 @@ const struct option_table judge_drawn_table = {
     .operands = "",
     .help = "judges completions on clips of `caravan draw`: do the facts that they state imply the answer?",
     .details = "Reads groups as JSON lines and writes them with `consistency.verdict`. A\n"
-               "completion whose reasoning does not state both facts has no verdict.\n",
+               "reasoning that does not state both facts does not imply the answer.\n",
     .options = judge_drawn_options,
     .size = 1,
 };
@@ -39,7 +39,7 @@ static status judge_drawn_group(struct group *group) {
         }
         const struct reading reading = world_read(thinking, task, tense);
         if (reading.first < 0 || reading.then < 0) {
-            verdict_set(group, i, NAN, "the thinking does not state both facts");
+            verdict_set(group, i, 0, "the thinking does not state both facts");
             continue;
         }
         const char *implied = world_answer_name(task, tense, world_answer(tense, reading.first, reading.then));
