@@ -7,7 +7,7 @@ COMPLETION := $(SHARE)/bash-completion/completions/caravan
 COMPLETION_ZSH  := $(SHARE)/zsh/_caravan
 COMPLETION_FISH := $(SHARE)/fish/caravan.fish
 PAGES      := $(wildcard *.md) LICENSE
-EXAMPLES   := $(filter-out %.pyc %__pycache__,$(wildcard pipelines/* pipelines/*/*))
+EXAMPLES   := $(filter-out %.pyc %__pycache__,$(wildcard pipelines/* pipelines/*/* pipelines/*/*/*))
 
 $(SHARE)/man/man1/%.1: $(BUILD)/bin/caravan
 	@mkdir -p $(@D)

@@ -27,7 +27,7 @@ const struct subcommand subcommands[] = {
     {"judge-drawn", judge_drawn_main, &judge_drawn_table, "judge completions on the miniature by its rule", .most = 0},
     {"keygen", keygen_main, &keygen_table, "make a pair of keys for a machine", .most = 1},
     {"ls", ls_main, &ls_table, "list the active runs of this machine", .most = 0},
-    {"make-demo-data", make_demo_data_main, &make_demo_data_table, "make the clips and questions of the demo",
+    {"make-demo-data", make_demo_data_main, &make_demo_data_table, "make clips and questions to try a training with",
      .least = 1, .most = 1},
     {"pairs", pairs_main, &pairs_table, "make training data of the consistency model", .least = 1, .most = INT_MAX},
     {"plan", plan_main, &plan_table, "say what each stage takes of a GPU's memory", .pipeline = PIPELINE_ALONE},

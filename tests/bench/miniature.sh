@@ -4,10 +4,11 @@
 # released code does it, and without what it does besides; same model and data, interleaved (caravan, peers, caravan).
 set -euo pipefail
 dir=$(cd "$(dirname "$BIN")" && pwd)/bench/miniature steps=${BENCH_STEPS:-40}
-data=$dir/data model=$PWD/pipelines/miniature/start
 echo "== a training step on the miniature: 4 groups of 8 completions"
-[ -e "$data/text.txt" ] || "$BIN/caravan" draw "$data" --warm-up 8 --letters 0 --rules 0 --review 0 --pretraining 0 --validation 1
-mkdir -p "$dir"
+OUT=$dir
+. tools/miniature/common
+once data make_data $without_start --validation 1
+data=$out/data model=$PWD/$start
 
 ours() {
     rm -rf "$dir/run"

@@ -108,7 +108,7 @@ if command -v dpkg-shlibdeps >/dev/null; then
     [ "$(dpkg-deb -f "$work/caravan.deb" Version)" = 1.2.3 ] || fail "the package is of another version"
     dpkg-deb -c "$work/caravan.deb" >"$work/list"
     for file in bin/caravan-optim share/man/man1/caravan.1.gz share/caravan/pipelines/warm-up.yaml \
-        share/fish/vendor_completions.d/caravan.fish; do
+        share/caravan/pipelines/miniature/start/model.safetensors share/fish/vendor_completions.d/caravan.fish; do
         grep -q " ./usr/$file$" "$work/list" || fail "the package has no $file"
     done
     if command -v lintian >/dev/null; then

@@ -1,7 +1,7 @@
-// caravan make-demo-data DIR: makes the demo's data: short clips of a moving shape that changes its colour (H.264, so
-// that the real decoder is used), questions on them in the Video-R1 layout, supervised examples for a warm-up, and a
-// text to learn a tokenizer from. A share of the warm-up's examples has a wrong reasoning or a wrong answer on purpose,
-// so that reinforcement learning has something to improve.
+// caravan make-demo-data DIR: makes data to try a training with: short clips of a moving shape that changes its
+// colour (H.264, so that the real decoder is used), questions on them in the Video-R1 layout, supervised examples for a
+// warm-up, and a text to learn a tokenizer from. A share of the warm-up's examples has a wrong reasoning or a wrong
+// answer on purpose, so that reinforcement learning has something to improve.
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>

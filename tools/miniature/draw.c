@@ -237,7 +237,7 @@ static status draw_part(const struct draw_options *given, const char *dir, const
     return OK;
 }
 
-// Appends some words, names and letters, and the same again and again.
+// Appends a sequence of names and letters that repeats.
 static void draw_rounds(struct buf *out, uint64_t key) {
     enum { WORDS = 48, SHORTEST = 4, LONGEST = 12 };
     const uint64_t round = SHORTEST + rng_below(key, STREAM_WHICH, 0, LONGEST - SHORTEST + 1);
@@ -262,7 +262,7 @@ struct option_list {
 };
 
 // Draws a list, and appends it. If `some`, it has one to four options, with any letters.
-static void draw_options_of_nothing(struct buf *out, struct option_list *list, uint64_t key, bool some) {
+static void draw_option_list(struct buf *out, struct option_list *list, uint64_t key, bool some) {
     size_t order[WORLD_VALUES], chosen[WORLD_VALUES];
     bool has[WORLD_VALUES] = {0};
     *list = (struct option_list){.task = (enum task)rng_below(key, STREAM_CLIP, 0, TASKS),
@@ -295,7 +295,7 @@ static void draw_letters(struct buf *out, const struct option_list *list, uint64
     }
 }
 
-// Appends reasonings on facts of nothing. Half of them have any impression, and half of the answers follow it.
+// Appends reasonings on made-up facts. Half of them have any impression, and half of the answers follow it.
 static void draw_reasonings(struct buf *out, const struct option_list *list, uint64_t key) {
     enum { REASONINGS = 3 };
     for (uint64_t i = 0; i < REASONINGS; i++) {
@@ -310,7 +310,7 @@ static void draw_reasonings(struct buf *out, const struct option_list *list, uin
     }
 }
 
-// Appends what follows from facts of nothing, without letters.
+// Appends what follows from made-up facts, without letters.
 static void draw_rules(struct buf *out, uint64_t key) {
     enum { RULES = 10 };
     for (uint64_t i = 0; i < RULES; i++) {
@@ -323,8 +323,8 @@ static void draw_rules(struct buf *out, uint64_t key) {
     }
 }
 
-// What an example without a clip has: words in rounds; options with names and conclusions, some options or all four;
-// what follows from facts; or options with whole reasonings.
+// What an example without a clip has: a sequence of words that repeats; options with names and conclusions, some
+// options or all four; what follows from facts; or options with whole reasonings.
 enum exercise { EXERCISE_ROUNDS, EXERCISE_SOME_LETTERS, EXERCISE_LETTERS, EXERCISE_RULES, EXERCISE_REASONINGS };
 
 static void draw_exercise(struct buf *out, struct buf *corpus, uint64_t seed, enum exercise exercise, int64_t index) {
@@ -342,7 +342,7 @@ static void draw_exercise(struct buf *out, struct buf *corpus, uint64_t seed, en
     case EXERCISE_SOME_LETTERS:
     case EXERCISE_LETTERS:
         buf_puts(&prompt, "Which letters do these have?\n");
-        draw_options_of_nothing(&prompt, &list, key, exercise == EXERCISE_SOME_LETTERS);
+        draw_option_list(&prompt, &list, key, exercise == EXERCISE_SOME_LETTERS);
         draw_letters(&response, &list, key, 12, 2);
         break;
     case EXERCISE_RULES:
@@ -351,7 +351,7 @@ static void draw_exercise(struct buf *out, struct buf *corpus, uint64_t seed, en
         break;
     case EXERCISE_REASONINGS:
         buf_puts(&prompt, "Which letters do these have?\n");
-        draw_options_of_nothing(&prompt, &list, key, false);
+        draw_option_list(&prompt, &list, key, false);
         draw_letters(&response, &list, key, 6, 0);
         draw_reasonings(&response, &list, key);
         break;
@@ -361,8 +361,42 @@ static void draw_exercise(struct buf *out, struct buf *corpus, uint64_t seed, en
     buf_release(&response);
 }
 
+// Writes the files of exercises. They take turns, so that none is forgotten.
+static status draw_exercises(const struct draw_options *given, const char *dir, struct buf *corpus) {
+    enum { LETTERS, RULES, REVIEW, PARTS };
+    const struct {
+        const char *file;
+        int64_t count, turns;
+        enum exercise turn[8];
+    } parts[PARTS] = {
+        [LETTERS] = {"letters.jsonl", given->letters, 2, {EXERCISE_ROUNDS, EXERCISE_SOME_LETTERS}},
+        [RULES] = {"rules.jsonl",
+                   given->rules,
+                   8,
+                   {EXERCISE_RULES, EXERCISE_LETTERS, EXERCISE_RULES, EXERCISE_ROUNDS, EXERCISE_SOME_LETTERS,
+                    EXERCISE_RULES, EXERCISE_LETTERS, EXERCISE_LETTERS}},
+        [REVIEW] = {"review.jsonl",
+                    given->review,
+                    6,
+                    {EXERCISE_LETTERS, EXERCISE_SOME_LETTERS, EXERCISE_LETTERS, EXERCISE_ROUNDS, EXERCISE_LETTERS,
+                     EXERCISE_RULES}},
+    };
+    struct buf lines = {0};
+    int64_t exercise = 0;
+    status result = OK;
+    for (size_t part = 0; result == OK && part < PARTS; part++) {
+        struct buf *text = part == REVIEW ? NULL : corpus; // the review has no words that are new
+        buf_clear(&lines);
+        for (int64_t i = 0; i < parts[part].count; i++, exercise++)
+            draw_exercise(&lines, text, (uint64_t)given->seed, parts[part].turn[i % parts[part].turns], exercise);
+        result = subcommand_write_file(dir, parts[part].file, &lines);
+    }
+    buf_release(&lines);
+    return result;
+}
+
 // Draws the supervised examples on clips: all tasks, every other clip of each in each look. Before every fourth of the
-// pretraining there are reasonings on facts of nothing.
+// pretraining there are reasonings on made-up facts.
 static status draw_supervised(const struct draw_options *given, const char *dir, struct buf *pretraining,
                               struct buf *warm_up, struct buf *corpus) {
     // In the pretraining every answer is right, whether the impression or the facts are wrong: so it follows the one as
@@ -403,29 +437,8 @@ status draw_main(struct subcommand_call *call) {
         {"L3", "validation-L3", "validation_L3.jsonl", TASK_MEET, LOOK_VARIOUS},
     };
     const struct draw_options *given = call->given;
-    const uint64_t seed = (uint64_t)given->seed;
     const char *dir = call->list[0], *annotations = path_join(&call->arena, dir, "annotations");
-    enum { LETTERS, RULES, REVIEW, PARTS };
-    // Exercises take turns, so that none is forgotten.
-    const struct {
-        const char *file;
-        int64_t count, turns;
-        enum exercise turn[8];
-    } parts[PARTS] = {
-        [LETTERS] = {"letters.jsonl", given->letters, 2, {EXERCISE_ROUNDS, EXERCISE_SOME_LETTERS}},
-        [RULES] = {"rules.jsonl",
-                   given->rules,
-                   8,
-                   {EXERCISE_RULES, EXERCISE_LETTERS, EXERCISE_RULES, EXERCISE_ROUNDS, EXERCISE_SOME_LETTERS,
-                    EXERCISE_RULES, EXERCISE_LETTERS, EXERCISE_LETTERS}},
-        [REVIEW] = {"review.jsonl",
-                    given->review,
-                    6,
-                    {EXERCISE_LETTERS, EXERCISE_SOME_LETTERS, EXERCISE_LETTERS, EXERCISE_ROUNDS, EXERCISE_LETTERS,
-                     EXERCISE_RULES}},
-    };
     struct buf lines = {0}, examples = {0}, corpus = {0};
-    int64_t exercise = 0;
     status result;
     TRY(dir_make(annotations));
     TRY(dir_make(path_join(&call->arena, dir, "videos/miniature")));
@@ -442,14 +455,7 @@ status draw_main(struct subcommand_call *call) {
                          &lines, NULL));
         TRY_TO(result, done, subcommand_write_file(annotations, level->file, &lines));
     }
-    buf_clear(&lines);
-    for (size_t part = 0; part < PARTS; part++) {
-        struct buf *text = part == REVIEW ? NULL : &corpus; // which has nothing new
-        buf_clear(&lines);
-        for (int64_t i = 0; i < parts[part].count; i++, exercise++)
-            draw_exercise(&lines, text, seed, parts[part].turn[i % parts[part].turns], exercise);
-        TRY_TO(result, done, subcommand_write_file(dir, parts[part].file, &lines));
-    }
+    TRY_TO(result, done, draw_exercises(given, dir, &corpus));
     buf_clear(&lines);
     buf_clear(&examples);
     TRY_TO(result, done, draw_supervised(given, dir, &lines, &examples, &corpus));
