@@ -319,11 +319,12 @@ status __wrap_backend_open(struct backend **out, const struct backend_options *o
 // No code above the backend reads or writes what a buffer holds.
 TEST(the_model_touches_nothing_behind_the_backend) {
     SCOPED(struct model_case, case_close) it = case_open("pairs");
+    const struct model_options plain_options = {.device = "cpu", .precision = "float32"};
     static struct samples guarded, plain;
     float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
-    SCOPED(struct model *, model_free) open = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) open = case_model(&it, &plain_options);
     guard_next = true;
-    SCOPED(struct model *, model_free) closed = case_model(&it, &(struct model_options){.precision = "float32"});
+    SCOPED(struct model *, model_free) closed = case_model(&it, &plain_options);
     sample_all(&it, open, 5, REQUESTS, &plain);
     sample_all(&it, closed, 5, REQUESTS, &guarded);
     assert_memory_equal(&plain, &guarded, sizeof plain);
@@ -332,7 +333,8 @@ TEST(the_model_touches_nothing_behind_the_backend) {
     assert_memory_equal(a, b, sizeof a);
     model_free(&open);
     model_free(&closed);
-    struct model_options options = {.precision = "float32", .training = true, .train_vision = true, .ema = true};
+    struct model_options options = {
+        .device = "cpu", .precision = "float32", .training = true, .train_vision = true, .ema = true};
     open = case_model(&it, &options);
     guard_next = true;
     closed = case_model(&it, &options);

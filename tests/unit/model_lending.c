@@ -226,14 +226,15 @@ TEST(weights_are_borrowed) {
     published = score_file(&lender, lent.reference);
     assert_true(same(&borrowed, &published) && !same(&borrowed, &first));
 
-    // The lender's death leaves what was borrowed until it is returned. Nobody can borrow it any more.
+    // The lender's death leaves what was borrowed until it is returned. Nobody can borrow it any more then; before, a
+    // GPU may still open what lies in the same block of memory.
     lender_end(&lender, true);
     borrowed = score(model);
     assert_true(same(&borrowed, &published) && model_weights_intact(model));
-    assert_int_equal(model_swap(model, lender.policy, 1, lent.policy), DATAERR);
     MUST(model_hash(model, &found));
     assert_true(found == lent.reference && model_weights_intact(model));
     model_return_weights(model);
+    assert_int_equal(model_swap(model, lender.policy, 1, lent.policy), DATAERR);
     MUST(model_reset(model, initial));
     borrowed = score(model);
     assert_true(same(&borrowed, &first) && model_weights_intact(model));
