@@ -49,7 +49,7 @@ extern "C" {
 
 enum {
     LT_MAX_CANDIDATES = 16, // algorithms that are tried for a class
-    LT_MIN_TOKENS = 65,     // with fewer the own product serves
+    LT_MIN_TOKENS = 9,      // with fewer the own product serves
     LT_MAX_LINE = 512,      // bytes of the file
     LT_THREADS = 256,
     LT_MAX_BLOCKS = 1024,
@@ -60,7 +60,14 @@ enum {
     LT_PAIR_APART = 32,        // inner elements that have one pair of large ones
 };
 
-enum lt_flag { LT_A_TRANSPOSED = 1, LT_B_TRANSPOSED = 2, LT_OUT_F32 = 4, LT_BIAS = 8, LT_ADD = 16 };
+enum lt_flag {
+    LT_A_TRANSPOSED = 1,
+    LT_B_TRANSPOSED = 2,
+    LT_OUT_F32 = 4,
+    LT_BIAS = 8,
+    LT_ADD = 16,
+    LT_ALIGNED_8 = 32, // rows begin at multiples of 8 bytes, not of 16
+};
 
 // A class of products. The number of tokens is a's outer length, or the inner length in a weight's gradient; here it is
 // a power of two.
@@ -77,6 +84,11 @@ struct lt_entry {
 };
 
 enum { LT_ENTRY_WORDS = sizeof(struct lt_entry) / sizeof(uint64_t) };
+struct lt_class {
+    struct lt_entry entry;
+    bool loaded; // its kernel has run in this process
+};
+
 static_assert(sizeof(struct lt_entry) == 5 * sizeof(uint64_t) + sizeof(cublasLtMatmulAlgo_t), "there are no gaps");
 
 #define LT_FUNCTIONS(X)                                                                                                \
@@ -98,7 +110,7 @@ static_assert(sizeof(struct lt_entry) == 5 * sizeof(uint64_t) + sizeof(cublasLtM
 struct lt {
     cublasLtHandle_t handle;
     char name[32];            // "cuBLASLt 130100"
-    struct lt_entry *entries; // the classes that have been tried
+    struct lt_class *classes; // that have been tried
     size_t count;
     bool tried_some; // since lt_open
     char path[1200]; // of the file; "" if there is no place for it
@@ -170,18 +182,18 @@ static bool lt_run(struct cuda_backend *cuda, const struct product *p, const cub
     return done;
 }
 
-// candidates[0..*count) = the algorithms that cuBLASLt proposes for a product and that do not say that they split sums,
-// in its order.
-static void lt_candidates(struct lt *lt, const struct product *p, cublasLtMatmulAlgo_t candidates[LT_MAX_CANDIDATES],
-                          int *count) {
-    // Matrices are aligned to 16 bytes, sums are not split, and there is no workspace, which is the default.
-    static const struct {
+// candidates[0..*count) = the algorithms that cuBLASLt proposes for a product whose rows begin at multiples of
+// `alignment` bytes, and that do not say that they split sums, in its order.
+static void lt_candidates(struct lt *lt, const struct product *p, uint32_t alignment,
+                          cublasLtMatmulAlgo_t candidates[LT_MAX_CANDIDATES], int *count) {
+    // Sums are not split, and there is no workspace, which is the default.
+    const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         uint32_t value;
-    } wishes[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 16},
-                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 16},
-                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 16},
-                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 16},
+    } wishes[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment},
                   {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_NONE}};
     struct lt_call call;
     cublasLtMatmulPreference_t preference = NULL;
@@ -288,22 +300,28 @@ struct lt_trial {
     uint32_t *differ;
 };
 
-static int64_t lt_padded(int64_t columns) {
-    return (columns + 7) / 8 * 8;
+// Bytes at whose multiples the rows of a shape's matrices begin.
+static uint32_t lt_alignment(const struct lt_shape *shape) {
+    return shape->flags & LT_ALIGNED_8 ? 8 : 16;
 }
 
-static struct operand lt_operand_of(int64_t outer, int64_t inner, bool transposed) {
-    return {NULL, outer, inner, lt_padded(transposed ? outer : inner), transposed};
+static int64_t lt_stride(const struct lt_shape *shape, int64_t columns) {
+    int64_t unit = (int64_t)(lt_alignment(shape) / sizeof(struct bf16));
+    return (columns + unit - 1) / unit * unit;
 }
 
-// A product of a shape, with rows of whole 16 bytes and without data.
+static struct operand lt_operand_of(const struct lt_shape *shape, int64_t outer, bool transposed) {
+    return {NULL, outer, shape->inner, lt_stride(shape, transposed ? outer : shape->inner), transposed};
+}
+
+// A product of a shape, without data.
 static struct product lt_product_of(const struct lt_shape *shape) {
     struct product p = {};
-    p.a = lt_operand_of(shape->a_outer, shape->inner, shape->flags & LT_A_TRANSPOSED);
-    p.b = lt_operand_of(shape->b_outer, shape->inner, shape->flags & LT_B_TRANSPOSED);
+    p.a = lt_operand_of(shape, shape->a_outer, shape->flags & LT_A_TRANSPOSED);
+    p.b = lt_operand_of(shape, shape->b_outer, shape->flags & LT_B_TRANSPOSED);
     p.type = ELEMENT_BF16;
     p.out_type = p.bias_type = shape->flags & LT_OUT_F32 ? ELEMENT_F32 : ELEMENT_BF16;
-    p.out_stride = lt_padded(shape->b_outer);
+    p.out_stride = lt_stride(shape, shape->b_outer);
     p.add = shape->flags & LT_ADD;
     return p;
 }
@@ -380,7 +398,7 @@ static status lt_filter(struct cuda_backend *cuda, const struct lt_shape *shape,
     if (*count < 0) {
         struct product whole = lt_product_of(shape);
         whole.bias = trial.product.bias;
-        lt_candidates(cuda->lt, &whole, candidates, count);
+        lt_candidates(cuda->lt, &whole, lt_alignment(shape), candidates, count);
     }
     for (int i = 0; i < *count; i++) {
         bool equal;
@@ -395,17 +413,17 @@ done:
 
 // ---- the classes that have been tried, and their file ----
 
-static const struct lt_entry *lt_find(const struct lt *lt, const struct lt_shape *shape) {
+static struct lt_class *lt_find(const struct lt *lt, const struct lt_shape *shape) {
     for (size_t i = 0; i < lt->count; i++) {
-        if (memcmp(&lt->entries[i].shape, shape, sizeof *shape) == 0) return &lt->entries[i];
+        if (memcmp(&lt->classes[i].entry.shape, shape, sizeof *shape) == 0) return &lt->classes[i];
     }
     return NULL;
 }
 
-static const struct lt_entry *lt_add(struct lt *lt, const struct lt_entry *entry) {
-    RESIZE(&lt->entries, lt->count + 1);
-    lt->entries[lt->count] = *entry;
-    return &lt->entries[lt->count++];
+static struct lt_class *lt_add(struct lt *lt, const struct lt_entry *entry) {
+    RESIZE(&lt->classes, lt->count + 1);
+    lt->classes[lt->count] = {*entry, false};
+    return &lt->classes[lt->count++];
 }
 
 static uint64_t lt_check_sum(const uint64_t words[LT_ENTRY_WORDS]) {
@@ -567,7 +585,7 @@ static bool lt_search(struct lt *lt) {
 
 static void lt_log_admitted(const struct lt *lt) {
     int admitted = 0;
-    for (size_t i = 0; i < lt->count; i++) admitted += lt->entries[i].admitted != 0;
+    for (size_t i = 0; i < lt->count; i++) admitted += lt->classes[i].entry.admitted != 0;
     log_info("%s: algorithms are admitted for %d of %d shapes of products so far", lt->name, admitted, (int)lt->count);
 }
 
@@ -599,7 +617,7 @@ void lt_close(struct cuda_backend *cuda) {
     struct lt *lt = cuda->lt;
     if (!lt) return;
     if (lt->tried_some) lt_log_admitted(lt);
-    free(lt->entries);
+    free(lt->classes);
     (void)lt->Destroy(lt->handle);
     free(lt);
     cuda->lt = NULL;
@@ -607,9 +625,9 @@ void lt_close(struct cuda_backend *cuda) {
 
 // ---- products ----
 
-// Tries the algorithms for a class. *out = its entry, which is kept on disk too, unless memory was too short to try.
-// Waits; what it allocates is freed.
-static status lt_try(struct cuda_backend *cuda, const struct lt_shape *shape, const struct lt_entry **out) {
+// Tries the algorithms for a class. *out = what is then known of it, which is kept on disk too, unless memory was too
+// short to try. Waits; what it allocates is freed.
+static status lt_try(struct cuda_backend *cuda, const struct lt_shape *shape, struct lt_class **out) {
     struct lt_shape trial = *shape;
     int64_t *tokens = shape->flags & LT_A_TRANSPOSED ? &trial.inner : &trial.a_outer, most = *tokens;
     const int64_t numbers[LT_TRIALS] = {most, most / 2 + 1, most - most / 4 - 3}; // both ends, and an odd one
@@ -636,24 +654,24 @@ static status lt_try(struct cuda_backend *cuda, const struct lt_shape *shape, co
 status lt_product(struct cuda_backend *cuda, const struct product *p, bool *done) {
     struct lt *lt = cuda->lt;
     *done = false;
-    if (!lt || cuda->recording) return OK;
+    if (!lt) return OK;
 
     // cuBLASLt is asked for products of many tokens, aligned throughout, with a bias of the output's type.
-    size_t row = (size_t)p->out_stride * element_size(p->out_type);
-    if ((p->a.transposed ? p->a.inner : p->a.outer) < LT_MIN_TOKENS || operand_alignment(&p->a) != 16 ||
-        operand_alignment(&p->b) != 16 || (uintptr_t)p->out % 16 != 0 || row % 16 != 0)
-        return OK;
-    if (p->bias && (p->bias_type != p->out_type || (uintptr_t)p->bias % 16 != 0)) return OK;
+    uintptr_t out = (uintptr_t)p->out | (size_t)p->out_stride * element_size(p->out_type) | (uintptr_t)p->bias;
+    int a = operand_alignment(&p->a), b = operand_alignment(&p->b);
+    if ((p->a.transposed ? p->a.inner : p->a.outer) < LT_MIN_TOKENS || a < 8 || b < 8 || out % 8 != 0) return OK;
+    if (p->bias && p->bias_type != p->out_type) return OK;
 
     struct lt_shape shape = {p->a.outer, p->b.outer, p->a.inner,
                              (p->a.transposed ? LT_A_TRANSPOSED : 0) | (p->b.transposed ? LT_B_TRANSPOSED : 0) |
                                  (p->out_type == ELEMENT_F32 ? LT_OUT_F32 : 0) | (p->bias ? LT_BIAS : 0) |
-                                 (p->add ? LT_ADD : 0)};
+                                 (p->add ? LT_ADD : 0) | (a == 8 || b == 8 || out % 16 != 0 ? LT_ALIGNED_8 : 0)};
     int64_t *tokens = p->a.transposed ? &shape.inner : &shape.a_outer, most = 1;
     while (most < *tokens) most *= 2;
     *tokens = most;
-    const struct lt_entry *entry = lt_find(lt, &shape);
-    if (!entry) TRY(lt_try(cuda, &shape, &entry));
-    if (entry->admitted) *done = lt_run(cuda, p, &entry->algo);
+    struct lt_class *known = lt_find(lt, &shape);
+    if (cuda->recording && (!known || !known->loaded)) return OK;
+    if (!known) TRY(lt_try(cuda, &shape, &known));
+    if (known->entry.admitted) *done = known->loaded = lt_run(cuda, p, &known->entry.algo);
     return OK;
 }

@@ -15,10 +15,10 @@ status product_run(struct cuda_backend *cuda, const struct product *p) {
     assert(p->a.inner == p->b.inner);
     if (p->a.outer == 0 || p->b.outer == 0) return OK;
     if (p->type == ELEMENT_F32) return gemm_f32(cuda, p);
-    if (gemm_skinny_fits(p)) return gemm_skinny(cuda, p);
     bool done;
     TRY(lt_product(cuda, p, &done));
-    return done ? OK : gemm_bf16(cuda, p);
+    if (done) return OK;
+    return gemm_skinny_fits(p) ? gemm_skinny(cuda, p) : gemm_bf16(cuda, p);
 }
 
 status product_logits(struct cuda_backend *cuda, struct tensor logits, struct tensor in, struct tensor plain) {

@@ -17,7 +17,7 @@ struct operand {
 };
 
 // out[M,N] = a b^T, plus bias[N] unless it is NULL, plus `out` as it was if `add`. The sums are float32 and rounded
-// once.
+// once; with `add` they are rounded to the output's type before they are added too, as cuBLASLt does it.
 struct product {
     struct operand a, b;
     enum element type; // of a and b: F32 or BF16
@@ -90,8 +90,8 @@ const char *lt_name(const struct cuda_backend *cuda);
 void lt_close(struct cuda_backend *cuda);
 
 // Computes a product of bfloat16 if an algorithm is admitted for its shape, which is found out the first time; *done =
-// whether it did. Not while a graph is recorded: a trial allocates and waits, and the library may load a kernel. The
-// own product then gives the same bits.
+// whether it did. While a graph is recorded only what this process has computed so before: a trial allocates and waits,
+// and the library may load a kernel. The own product gives the same bits.
 status lt_product(struct cuda_backend *cuda, const struct product *product, bool *done);
 
 #ifdef __cplusplus

@@ -168,6 +168,7 @@ static void lt_store(const struct lt_work &w, int64_t row, int64_t column, float
     if (row >= w.d.outer || column >= w.d.inner) return;
     int64_t at = row * w.d.outer_stride + column * w.d.inner_stride;
     if (w.bias) sum += lt_read(w.bias, w.d.type, row);
+    if (w.beta != 0 && w.d.type != CUDA_R_32F) sum = f32_from_bf16(bf16_from_f32(sum));
     if (w.beta != 0) sum += lt_read(w.out, w.d.type, at);
     if (w.d.type == CUDA_R_32F)
         ((float *)w.out)[at] = sum;
