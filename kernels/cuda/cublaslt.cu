@@ -50,7 +50,8 @@ extern "C" {
 enum {
     LT_MAX_CANDIDATES = 16, // algorithms that are tried for a class
     LT_MIN_TOKENS = 9,      // with fewer the own product serves
-    LT_MAX_LINE = 512,      // bytes of the file
+    LT_MIN_COPIED = 128, // lengths from which on matrices are copied to aligned rows, which costs less than it brings
+    LT_MAX_LINE = 512,   // bytes of the file
     LT_THREADS = 256,
     LT_MAX_BLOCKS = 1024,
     LT_MAX_ELEMENTS = 1 << 25, // of an operand of a trial: 64 MiB
@@ -66,7 +67,6 @@ enum lt_flag {
     LT_OUT_F32 = 4,
     LT_BIAS = 8,
     LT_ADD = 16,
-    LT_ALIGNED_8 = 32, // rows begin at multiples of 8 bytes, not of 16
 };
 
 // A class of products. The number of tokens is a's outer length, or the inner length in a weight's gradient; here it is
@@ -182,18 +182,18 @@ static bool lt_run(struct cuda_backend *cuda, const struct product *p, const cub
     return done;
 }
 
-// candidates[0..*count) = the algorithms that cuBLASLt proposes for a product whose rows begin at multiples of
-// `alignment` bytes, and that do not say that they split sums, in its order.
-static void lt_candidates(struct lt *lt, const struct product *p, uint32_t alignment,
-                          cublasLtMatmulAlgo_t candidates[LT_MAX_CANDIDATES], int *count) {
-    // Sums are not split, and there is no workspace, which is the default.
-    const struct {
+// candidates[0..*count) = the algorithms that cuBLASLt proposes for a product and that do not say that they split sums,
+// in its order.
+static void lt_candidates(struct lt *lt, const struct product *p, cublasLtMatmulAlgo_t candidates[LT_MAX_CANDIDATES],
+                          int *count) {
+    // Matrices are aligned to 16 bytes, sums are not split, and there is no workspace, which is the default.
+    static const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         uint32_t value;
-    } wishes[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment},
-                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment},
-                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment},
-                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment},
+    } wishes[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 16},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 16},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 16},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 16},
                   {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_NONE}};
     struct lt_call call;
     cublasLtMatmulPreference_t preference = NULL;
@@ -300,28 +300,22 @@ struct lt_trial {
     uint32_t *differ;
 };
 
-// Bytes at whose multiples the rows of a shape's matrices begin.
-static uint32_t lt_alignment(const struct lt_shape *shape) {
-    return shape->flags & LT_ALIGNED_8 ? 8 : 16;
+static int64_t lt_padded(int64_t columns) {
+    return (columns + 7) / 8 * 8;
 }
 
-static int64_t lt_stride(const struct lt_shape *shape, int64_t columns) {
-    int64_t unit = (int64_t)(lt_alignment(shape) / sizeof(struct bf16));
-    return (columns + unit - 1) / unit * unit;
+static struct operand lt_operand_of(int64_t outer, int64_t inner, bool transposed) {
+    return {NULL, outer, inner, lt_padded(transposed ? outer : inner), transposed};
 }
 
-static struct operand lt_operand_of(const struct lt_shape *shape, int64_t outer, bool transposed) {
-    return {NULL, outer, shape->inner, lt_stride(shape, transposed ? outer : shape->inner), transposed};
-}
-
-// A product of a shape, without data.
+// A product of a shape, with rows of whole 16 bytes and without data.
 static struct product lt_product_of(const struct lt_shape *shape) {
     struct product p = {};
-    p.a = lt_operand_of(shape, shape->a_outer, shape->flags & LT_A_TRANSPOSED);
-    p.b = lt_operand_of(shape, shape->b_outer, shape->flags & LT_B_TRANSPOSED);
+    p.a = lt_operand_of(shape->a_outer, shape->inner, shape->flags & LT_A_TRANSPOSED);
+    p.b = lt_operand_of(shape->b_outer, shape->inner, shape->flags & LT_B_TRANSPOSED);
     p.type = ELEMENT_BF16;
     p.out_type = p.bias_type = shape->flags & LT_OUT_F32 ? ELEMENT_F32 : ELEMENT_BF16;
-    p.out_stride = lt_stride(shape, shape->b_outer);
+    p.out_stride = lt_padded(shape->b_outer);
     p.add = shape->flags & LT_ADD;
     return p;
 }
@@ -398,7 +392,7 @@ static status lt_filter(struct cuda_backend *cuda, const struct lt_shape *shape,
     if (*count < 0) {
         struct product whole = lt_product_of(shape);
         whole.bias = trial.product.bias;
-        lt_candidates(cuda->lt, &whole, lt_alignment(shape), candidates, count);
+        lt_candidates(cuda->lt, &whole, candidates, count);
     }
     for (int i = 0; i < *count; i++) {
         bool equal;
@@ -651,27 +645,74 @@ static status lt_try(struct cuda_backend *cuda, const struct lt_shape *shape, st
     return OK;
 }
 
+static status lt_copy(struct cuda_backend *cuda, void *out, int64_t out_stride, const void *in, int64_t in_stride,
+                      int64_t rows, int64_t columns, enum element type) {
+    size_t size = element_size(type);
+    CUDA_TRY(cudaMemcpy2DAsync(out, (size_t)out_stride * size, in, (size_t)in_stride * size, (size_t)columns * size,
+                               (size_t)rows, cudaMemcpyDeviceToDevice, cuda->stream));
+    return OK;
+}
+
+// Copies an operand to scratch memory, where its rows begin at multiples of 16 bytes; not if they do.
+static status lt_align(struct cuda_backend *cuda, enum cuda_scratch_slot slot, struct operand *o) {
+    if (operand_alignment(o) == 16) return OK;
+    int64_t rows = o->transposed ? o->inner : o->outer, columns = o->transposed ? o->outer : o->inner;
+    struct operand from = *o;
+    struct bf16 *data;
+    o->stride = lt_padded(columns);
+    TRY(cuda_scratch(cuda, slot, (size_t)(rows * o->stride) * sizeof *data, &data));
+    o->data = data;
+    return lt_copy(cuda, data, o->stride, from.data, from.stride, rows, columns, ELEMENT_BF16);
+}
+
+static bool lt_out_aligned(const struct product *p) {
+    return (uintptr_t)p->out % 16 == 0 && (size_t)p->out_stride * element_size(p->out_type) % 16 == 0;
+}
+
+// Runs a product whose matrices may not be aligned, on copies of those that are not.
+static status lt_run_aligned(struct cuda_backend *cuda, struct product p, const cublasLtMatmulAlgo_t *algo,
+                             bool *done) {
+    const struct product given = p;
+    int64_t rows = p.a.outer, columns = p.b.outer;
+    TRY(lt_align(cuda, CUDA_SCRATCH_A, &p.a));
+    TRY(lt_align(cuda, CUDA_SCRATCH_B, &p.b));
+    bool apart = !lt_out_aligned(&p);
+    if (apart) {
+        p.out_stride = lt_padded(columns);
+        TRY(cuda_scratch(cuda, CUDA_SCRATCH_OUT, (size_t)(rows * p.out_stride) * element_size(p.out_type), &p.out));
+        if (p.add) TRY(lt_copy(cuda, p.out, p.out_stride, given.out, given.out_stride, rows, columns, p.out_type));
+    }
+    *done = lt_run(cuda, &p, algo);
+    if (!*done || !apart) return OK;
+    return lt_copy(cuda, given.out, given.out_stride, p.out, p.out_stride, rows, columns, p.out_type);
+}
+
 status lt_product(struct cuda_backend *cuda, const struct product *p, bool *done) {
     struct lt *lt = cuda->lt;
     *done = false;
     if (!lt) return OK;
 
-    // cuBLASLt is asked for products of many tokens, aligned throughout, with a bias of the output's type.
-    uintptr_t out = (uintptr_t)p->out | (size_t)p->out_stride * element_size(p->out_type) | (uintptr_t)p->bias;
-    int a = operand_alignment(&p->a), b = operand_alignment(&p->b);
-    if ((p->a.transposed ? p->a.inner : p->a.outer) < LT_MIN_TOKENS || a < 8 || b < 8 || out % 8 != 0) return OK;
-    if (p->bias && p->bias_type != p->out_type) return OK;
+    // cuBLASLt is asked for products of many tokens, with a bias of the output's type, and aligned throughout or so
+    // large that copies are worth while.
+    bool aligned = operand_alignment(&p->a) == 16 && operand_alignment(&p->b) == 16 && lt_out_aligned(p);
+    if ((p->a.transposed ? p->a.inner : p->a.outer) < LT_MIN_TOKENS) return OK;
+    if (p->bias && (p->bias_type != p->out_type || (uintptr_t)p->bias % 16 != 0)) return OK;
+    if (!aligned &&
+        (cuda->recording || p->a.outer < LT_MIN_COPIED || p->b.outer < LT_MIN_COPIED || p->a.inner < LT_MIN_COPIED))
+        return OK;
 
     struct lt_shape shape = {p->a.outer, p->b.outer, p->a.inner,
                              (p->a.transposed ? LT_A_TRANSPOSED : 0) | (p->b.transposed ? LT_B_TRANSPOSED : 0) |
                                  (p->out_type == ELEMENT_F32 ? LT_OUT_F32 : 0) | (p->bias ? LT_BIAS : 0) |
-                                 (p->add ? LT_ADD : 0) | (a == 8 || b == 8 || out % 16 != 0 ? LT_ALIGNED_8 : 0)};
+                                 (p->add ? LT_ADD : 0)};
     int64_t *tokens = p->a.transposed ? &shape.inner : &shape.a_outer, most = 1;
     while (most < *tokens) most *= 2;
     *tokens = most;
     struct lt_class *known = lt_find(lt, &shape);
     if (cuda->recording && (!known || !known->loaded)) return OK;
     if (!known) TRY(lt_try(cuda, &shape, &known));
-    if (known->entry.admitted) *done = known->loaded = lt_run(cuda, p, &known->entry.algo);
+    if (!known->entry.admitted) return OK;
+    TRY(lt_run_aligned(cuda, *p, &known->entry.algo, done));
+    known->loaded = *done;
     return OK;
 }

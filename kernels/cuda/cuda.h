@@ -24,6 +24,9 @@ enum cuda_scratch_slot {
     CUDA_SCRATCH_DLOGITS,   // the gradients of a block of logits, in bfloat16
     CUDA_SCRATCH_GRAD_IN,   // float32 sums of the gradient of the head's input
     CUDA_SCRATCH_ATTENTION, // sums of its gradient
+    CUDA_SCRATCH_A,         // copies of a product's matrices whose rows are not aligned
+    CUDA_SCRATCH_B,
+    CUDA_SCRATCH_OUT,
     CUDA_SCRATCH_SLOTS,
 };
 
