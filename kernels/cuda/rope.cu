@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/attention_device.h"
+#include "kernels/cuda/rows.h"
 
 // ---- kv_cache ----
 
@@ -119,6 +120,38 @@ template <typename T> __global__ void rope_kernel(struct rope_args a) {
     }
 }
 
+// The same for eight pairs at a time.
+__global__ void __launch_bounds__(ROPE_THREADS) rope_octets_kernel(struct rope_args a) {
+    int64_t token = blockIdx.x;
+    int octets = a.size / 2 / OCTET, rotated = a.heads + a.key_heads; // octets of half a head
+    const int32_t *positions = a.position_ids + token * a.position_stride;
+    int64_t slot = a.keys ? a.slots[token * a.slot_stride] : (int64_t)NO_SLOT;
+    if (!rope_token_valid(&a, positions, slot)) return;
+    struct words16 *row = (struct words16 *)((struct bf16 *)a.qkv + token * a.stride);
+    for (int i = (int)threadIdx.x; i < rotated * octets; i += ROPE_THREADS) {
+        int head = i / octets, octet = i % octets;
+        int64_t position = positions[rope_axis(&a, octet * OCTET)];
+        struct words16 *at = row + head * 2 * octets + octet;
+        float low[OCTET], high[OCTET], cos[OCTET], sin[OCTET];
+        octet_unpack_bf16(low, at[0]);
+        octet_unpack_bf16(high, at[octets]);
+        octet_load_f32(cos, (const char *)(a.cos + position * a.cos_stride + octet * OCTET));
+        octet_load_f32(sin, (const char *)(a.sin + position * a.sin_stride + octet * OCTET));
+#pragma unroll
+        for (int e = 0; e < OCTET; e++) rope_rotate(&low[e], &high[e], cos[e], a.keys ? sin[e] : -sin[e]);
+        at[0] = octet_pack_bf16(low);
+        at[octets] = octet_pack_bf16(high);
+        if (head < a.heads || slot == NO_SLOT) continue;
+        struct words16 *key = (struct words16 *)a.keys + ((head - a.heads) * a.cache_rows + slot) * 2 * octets + octet;
+        key[0] = at[0];
+        key[octets] = at[octets];
+    }
+    for (int i = (int)threadIdx.x; slot != NO_SLOT && i < a.key_heads * 2 * octets; i += ROPE_THREADS) {
+        int head = i / (2 * octets), octet = i % (2 * octets);
+        ((struct words16 *)a.values)[(head * a.cache_rows + slot) * 2 * octets + octet] = row[rotated * 2 * octets + i];
+    }
+}
+
 // A block for each token: its keys and values go to its slot.
 template <typename T> __global__ void kv_cache_write_kernel(struct rope_args a) {
     int64_t token = blockIdx.x, slot = a.slots[token * a.slot_stride];
@@ -178,7 +211,14 @@ static status rope_run(struct backend *backend, struct tensor qkv, const struct 
     args.section1 = table->sections[1];
     args.position_ids = (const int32_t *)tensor_row(position_ids, 0);
     args.position_stride = position_ids.stride;
-    LAUNCH_TYPE(qkv.type, rope_kernel, (unsigned)qkv.rows, ROPE_THREADS, 0, cuda->stream, args);
+    // Eight pairs at a time need aligned rows of bfloat16, and one axis for the eight.
+    bool octets = qkv.type == ELEMENT_BF16 && tensor_aligned16(qkv) && tensor_aligned16(table->cos) &&
+                  tensor_aligned16(table->sin) && heads.size % (2 * OCTET) == 0 && args.section0 % OCTET == 0 &&
+                  args.section1 % OCTET == 0;
+    if (octets)
+        LAUNCH(rope_octets_kernel, (unsigned)qkv.rows, ROPE_THREADS, 0, cuda->stream, args);
+    else
+        LAUNCH_TYPE(qkv.type, rope_kernel, (unsigned)qkv.rows, ROPE_THREADS, 0, cuda->stream, args);
     return cuda_launched("rope");
 }
 
