@@ -8,7 +8,7 @@
 // nothing and prints the table without measurements.
 //
 // The shapes are those of Qwen2.5-VL-7B: a training pass over a prompt of 1,792 tokens and 8 completions of 500, and
-// a step that decodes 32 completions. --tiny is for tests. An operation that the device lacks is named in its line and
+// a step that decodes 64 completions. --tiny is for tests. An operation that the device lacks is named in its line and
 // left out.
 //
 // Calls are timed in batches, since a GPU works while the host goes on: the best of several batches counts.
@@ -37,10 +37,10 @@ static const struct bench_shape bench_7b = {.rows = 5792,
                                             .patches = 6000,
                                             .window = 64,
                                             .vision_hidden = 1280,
-                                            .vision_inner = 3424,
-                                            .vision_gate_up = 2 * 3424,
+                                            .vision_inner = 3420,
+                                            .vision_gate_up = 2 * 3420,
                                             .vision_heads = {16, 16, 80},
-                                            .decoded = 32,
+                                            .decoded = 64,
                                             .own = 256,
                                             .params = 1 << 28,
                                             .square = 8192,
@@ -104,10 +104,10 @@ static void bench_clear(struct bench *b) {
         b->ops->decode_batch_free(b->backend, &b->batch);
         b->ops->attention_plan_free(b->backend, &b->plan);
         b->ops->kv_cache_free(b->backend, &b->cache);
-        b->ops->weight_free(b->backend, &b->weight);
+        for (int i = 0; i < b->weight_count; i++) b->ops->weight_free(b->backend, &b->weights[i]);
         for (int i = 0; i < b->tensor_count; i++) b->ops->buffer_free(b->backend, &b->tensors[i].buffer);
     }
-    b->tensor_count = 0;
+    b->tensor_count = b->weight_count = 0;
 }
 
 // *seconds = of one call: the best batch after one call to warm up.

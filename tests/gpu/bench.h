@@ -5,7 +5,7 @@
 
 #include "kernels/ops.h"
 
-enum { BENCH_TENSORS = 12 };
+enum { BENCH_TENSORS = 12, BENCH_WEIGHTS = 4 };
 
 // The sizes of a pass over one group: a prompt and branches that share it, `rows` tokens in all.
 struct bench_shape {
@@ -30,7 +30,8 @@ struct bench {
     const struct bench_item *item;
     struct tensor tensors[BENCH_TENSORS];
     int tensor_count;
-    struct weight *weight;
+    struct weight *weights[BENCH_WEIGHTS]; // used in turn, so that those of decoding come from memory, not from a cache
+    int weight_count, turn;
     struct kv_cache *cache;
     struct attention_plan *plan;
     struct decode_batch *batch;

@@ -17,16 +17,39 @@ static status bench_set_up_product(struct bench *b) {
     return bench_tensor(b, ELEMENT_BF16, size[0], size[1]);
 }
 
+// The same with weights that are used in turn: their rows follow each other.
+static status bench_set_up_decoding(struct bench *b) {
+    int64_t size[3];
+    for (int i = 0; i < 3; i++) memcpy(&size[i], (const char *)b->shape + b->item->sizes[i], sizeof size[i]);
+    TRY(bench_tensor(b, ELEMENT_BF16, size[0], size[2]));
+    TRY(bench_tensor(b, ELEMENT_BF16, BENCH_WEIGHTS * size[1], size[2]));
+    return bench_tensor(b, ELEMENT_BF16, size[0], size[1]);
+}
+
+static status bench_prepare_weights(struct bench *b, int count) {
+    int64_t rows = b->tensors[1].rows / count;
+    for (int i = 0; i < count; i++) {
+        TRY(b->ops->weight_new(b->backend, &b->weights[i], tensor_rows(b->tensors[1], i * rows, rows), false));
+        b->weight_count++;
+    }
+    return OK;
+}
+
 static status bench_prepare_weight(struct bench *b) {
-    return b->ops->weight_new(b->backend, &b->weight, b->tensors[1], false);
+    return bench_prepare_weights(b, 1);
+}
+
+static status bench_prepare_decoding(struct bench *b) {
+    return bench_prepare_weights(b, BENCH_WEIGHTS);
 }
 
 static status bench_linear(struct bench *b) {
-    return b->ops->linear(b->backend, b->tensors[2], b->tensors[0], b->weight, (struct tensor){0});
+    struct weight *weight = b->weights[b->turn++ % b->weight_count];
+    return b->ops->linear(b->backend, b->tensors[2], b->tensors[0], weight, (struct tensor){0});
 }
 
 static status bench_linear_grad_input(struct bench *b) {
-    return b->ops->linear_grad_input(b->backend, b->tensors[0], b->tensors[2], b->weight, false);
+    return b->ops->linear_grad_input(b->backend, b->tensors[0], b->tensors[2], b->weights[0], false);
 }
 
 static status bench_linear_grad_weight(struct bench *b) {
@@ -37,9 +60,17 @@ static double bench_grad_weight_bytes(const struct bench *b) {
     return bench_all_bytes(b) + bench_tensor_bytes(b, 1); // it is read and written
 }
 
+static double bench_decoding_bytes(const struct bench *b) {
+    return bench_all_bytes(b) - (BENCH_WEIGHTS - 1) * bench_tensor_bytes(b, 1) / BENCH_WEIGHTS;
+}
+
 static double bench_product_flops(const struct bench *b) {
     const struct tensor *in = &b->tensors[0];
     return 2.0 * (double)(in->rows * in->columns) * (double)b->tensors[1].rows;
+}
+
+static double bench_decoding_flops(const struct bench *b) {
+    return bench_product_flops(b) / BENCH_WEIGHTS;
 }
 
 // ---- attention ----
@@ -230,7 +261,7 @@ static status bench_set_up_head_grad(struct bench *b) {
 
 static status bench_logprob(struct bench *b) {
     const struct tensor *t = b->tensors;
-    return b->ops->logprob(b->backend, t[4], t[3], t[0], b->weight, t[2]);
+    return b->ops->logprob(b->backend, t[4], t[3], t[0], b->weights[0], t[2]);
 }
 
 static status bench_prepare_head(struct bench *b) {
@@ -240,7 +271,7 @@ static status bench_prepare_head(struct bench *b) {
 
 static status bench_logprob_grad(struct bench *b) {
     const struct tensor *t = b->tensors;
-    return b->ops->logprob_grad(b->backend, t[5], t[6], t[0], b->weight, t[2], t[3], t[7]);
+    return b->ops->logprob_grad(b->backend, t[5], t[6], t[0], b->weights[0], t[2], t[3], t[7]);
 }
 
 static double bench_head_grad_bytes(const struct bench *b) {
@@ -269,18 +300,22 @@ static status bench_prepare_sample(struct bench *b) {
 }
 
 static status bench_sample(struct bench *b) {
-    return b->ops->sample(b->backend, b->batch, b->tensors[0], b->weight);
+    return b->ops->sample(b->backend, b->batch, b->tensors[0], b->weights[0]);
 }
 
 // ---- the items ----
 
-#define LINEAR(name, operation, m, n, l, bytes)                                                                        \
+#define PRODUCT(name, operation, m, n, l, set_up, prepare, bytes, flops)                                               \
     {                                                                                                                  \
-        name, #operation, offsetof(struct operations, operation), bench_set_up_product, bench_prepare_weight,          \
-            bench_##operation, bytes, bench_product_flops, {                                                           \
+        name, #operation, offsetof(struct operations, operation), set_up, prepare, bench_##operation, bytes, flops, {  \
             offsetof(struct bench_shape, m), offsetof(struct bench_shape, n), offsetof(struct bench_shape, l)          \
         }                                                                                                              \
     }
+#define LINEAR(name, operation, m, n, l, bytes)                                                                        \
+    PRODUCT(name, operation, m, n, l, bench_set_up_product, bench_prepare_weight, bytes, bench_product_flops)
+#define DECODING(name, n, l)                                                                                           \
+    PRODUCT(name, linear, decoded, n, l, bench_set_up_decoding, bench_prepare_decoding, bench_decoding_bytes,          \
+            bench_decoding_flops)
 #define ATTENTION(name, operation, call, set_up, bytes, flops)                                                         \
     BENCH_ITEM(name, operation, call, bench_set_up_##set_up, bench_prepare_##set_up, bytes, flops)
 const struct bench_item bench_product_items[] = {
@@ -295,9 +330,10 @@ const struct bench_item bench_product_items[] = {
     LINEAR("gradient of down", linear_grad_weight, rows, hidden, inner, bench_grad_weight_bytes),
     LINEAR("gate_up of patches", linear, patches, vision_gate_up, vision_hidden, bench_all_bytes),
     LINEAR("down of patches", linear, patches, vision_hidden, vision_inner, bench_all_bytes),
-    LINEAR("qkv, decoding", linear, decoded, qkv, hidden, bench_all_bytes),
-    LINEAR("gate_up, decoding", linear, decoded, gate_up, hidden, bench_all_bytes),
-    LINEAR("down, decoding", linear, decoded, hidden, inner, bench_all_bytes),
+    DECODING("qkv, decoding", qkv, hidden),
+    DECODING("out, decoding", hidden, hidden),
+    DECODING("gate_up, decoding", gate_up, hidden),
+    DECODING("down, decoding", hidden, inner),
     ATTENTION("rope", rope, bench_rope, text, bench_rope_bytes, NULL),
     ATTENTION("attention", attention, bench_attention, text, bench_attention_bytes, bench_text_flops),
     ATTENTION("attention_grad", attention_grad, bench_attention_grad, text, bench_attention_grad_bytes,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """peer.py BENCH_JSON: times PyTorch on the items that bench has measured, on the same GPU: its products, for which cuBLAS
 chooses freely, its causal attention, and its fused AdamW. Prints a line of JSON for each."""
-import json, sys
+import itertools, json, sys
 
 try:
     import torch
@@ -32,9 +32,12 @@ def random(*shape):
 
 
 def product(item):
+    """The weights of decoding are used in turn, as in bench."""
     m, k = item["rows"], item["columns"]
-    a, b = random(m, k), random(round(item["flops"] / (2 * m * k)), k)
-    return lambda: torch.nn.functional.linear(a, b)
+    a = random(m, k)
+    weights = [random(round(item["flops"] / (2 * m * k)), k) for _ in range(4 if "decoding" in item["item"] else 1)]
+    turn = itertools.cycle(weights)
+    return lambda: torch.nn.functional.linear(a, next(turn))
 
 
 def attention(item):
