@@ -11,8 +11,9 @@
 enum { OCTET = 8, ROW_THREADS = 128, GRID_ROWS = 65535 };
 
 // What a kernel is compiled for. LAYOUT_F32 and LAYOUT_BF16: every operand has this type, aligned rows and whole
-// octets. LAYOUT_ANY: each operand's type and alignment are looked up when the kernel runs.
-enum layout { LAYOUT_ANY, LAYOUT_F32, LAYOUT_BF16 };
+// octets. LAYOUT_HALVES: every operand is bfloat16 and has rows that begin at multiples of 8 bytes. LAYOUT_ANY: each
+// operand's type and alignment are looked up when the kernel runs.
+enum layout { LAYOUT_ANY, LAYOUT_F32, LAYOUT_BF16, LAYOUT_HALVES };
 
 // A tensor of floats on the device; none if `data` is NULL.
 struct device_rows {
@@ -25,6 +26,10 @@ struct device_rows {
 // What one load of 16 bytes reads.
 struct alignas(16) words16 {
     uint32_t word[4];
+};
+
+struct alignas(8) words8 {
+    uint32_t word[2];
 };
 
 // ---- in host code ----
@@ -40,7 +45,7 @@ static inline struct device_rows device_rows_of(struct tensor t) {
 }
 
 // The layout that a kernel may be compiled for, if these are its operands besides those that it reads as LAYOUT_ANY.
-// Every operand has `columns` columns; zeroed ones do not count.
+// Every operand has `columns` columns; zeroed ones do not count. Not LAYOUT_HALVES, for which halves_of asks.
 static inline enum layout layout_of(int64_t columns, const struct device_rows *operands, int count) {
     bool f32 = columns % OCTET == 0, bf16 = f32;
     for (int i = 0; i < count; i++) {
@@ -51,7 +56,17 @@ static inline enum layout layout_of(int64_t columns, const struct device_rows *o
     return f32 ? LAYOUT_F32 : bf16 ? LAYOUT_BF16 : LAYOUT_ANY;
 }
 
-// Starts kernel<layout>(...) for one of the three layouts.
+static inline bool halves_of(const struct device_rows *operands, int count) {
+    bool halves = true;
+    for (int i = 0; i < count; i++) {
+        if (operands[i].data)
+            halves = halves && operands[i].type == ELEMENT_BF16 && (uintptr_t)operands[i].data % 8 == 0 &&
+                     operands[i].stride % 8 == 0;
+    }
+    return halves;
+}
+
+// Starts kernel<layout>(...) for one of the three layouts of layout_of.
 #define LAUNCH_LAYOUT(layout, kernel, grid, block, shared_bytes, stream, ...)                                          \
     do {                                                                                                               \
         if ((layout) == LAYOUT_F32)                                                                                    \
@@ -163,8 +178,11 @@ DEVICE void octet_load(float out[OCTET], const struct device_rows &rows, int64_t
     bool whole = rows.aligned && columns - i >= OCTET;
     if (layout == LAYOUT_F32 || (layout == LAYOUT_ANY && whole && rows.type == ELEMENT_F32)) {
         octet_load_f32(out, from + i * 4);
-    } else if (layout == LAYOUT_BF16 || (whole && rows.type == ELEMENT_BF16)) {
+    } else if (layout == LAYOUT_BF16 || (layout == LAYOUT_ANY && whole && rows.type == ELEMENT_BF16)) {
         octet_unpack_bf16(out, *(const struct words16 *)(from + i * 2));
+    } else if (layout == LAYOUT_HALVES && columns - i >= OCTET) {
+        const struct words8 *half = (const struct words8 *)(from + i * 2);
+        octet_unpack_bf16(out, {{half[0].word[0], half[0].word[1], half[1].word[0], half[1].word[1]}});
     } else {
 #pragma unroll
         for (int e = 0; e < OCTET; e++) {
@@ -182,8 +200,12 @@ DEVICE void octet_store(const struct device_rows &rows, int64_t row, int64_t i, 
     bool whole = rows.aligned && columns - i >= OCTET;
     if (layout == LAYOUT_F32 || (layout == LAYOUT_ANY && whole && rows.type == ELEMENT_F32)) {
         octet_store_f32(to + i * 4, in);
-    } else if (layout == LAYOUT_BF16 || (whole && rows.type == ELEMENT_BF16)) {
+    } else if (layout == LAYOUT_BF16 || (layout == LAYOUT_ANY && whole && rows.type == ELEMENT_BF16)) {
         *(struct words16 *)(to + i * 2) = octet_pack_bf16(in);
+    } else if (layout == LAYOUT_HALVES && columns - i >= OCTET) {
+        struct words16 words = octet_pack_bf16(in);
+        ((struct words8 *)(to + i * 2))[0] = {{words.word[0], words.word[1]}};
+        ((struct words8 *)(to + i * 2))[1] = {{words.word[2], words.word[3]}};
     } else {
 #pragma unroll
         for (int e = 0; e < OCTET; e++)
@@ -193,7 +215,7 @@ DEVICE void octet_store(const struct device_rows &rows, int64_t row, int64_t i, 
 
 // Rounds an OCTET to the type of `rows`, F32 or BF16.
 template <int layout> DEVICE void octet_round(float values[OCTET], const struct device_rows &rows) {
-    if (layout == LAYOUT_BF16 || (layout == LAYOUT_ANY && rows.type == ELEMENT_BF16))
+    if (layout == LAYOUT_BF16 || layout == LAYOUT_HALVES || (layout == LAYOUT_ANY && rows.type == ELEMENT_BF16))
         octet_unpack_bf16(values, octet_pack_bf16(values));
 }
 
