@@ -6,9 +6,13 @@
 //
 // The sums over tokens are sums of integers: the weight of a token, exp((logit - max) / temperature), is a multiple of
 // 2^-40. So a sum is exact and has no order, and a token is kept or not by comparing integers. The tokens are not
-// sorted: a cutoff, which is found bit by bit, says which ranks are kept. The row is first narrowed to the few
-// candidates among which the cutoff lies, in shared memory; if there are too many, the search reads the whole row. The
-// tests' reference, which sorts the tokens, is tests/ops/decoding.c.
+// sorted: a cutoff, which is found bit by bit, says which ranks are kept. A histogram of the logits below the maximum
+// first says in which of its bins the cutoff lies. The search then reads the few candidates of that bin, in shared
+// memory; if there are too many, it reads the whole row. The tests' reference, which sorts the tokens, is
+// tests/ops/decoding.c.
+//
+// Each row is read four times: by several blocks for the maximum, and for the sum of exp and the histogram; then by one
+// block for the candidates, and for the sums of segments of the row, in one of which the token is.
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +22,24 @@
 #include "kernels/cuda/rows.h"
 
 enum {
-    MAX_CANDIDATES = 4096,
+    MAX_CANDIDATES = 8192,
     FEW_TOKENS = 512, // for which one warp finds the cutoff
-    DEPTH_COUNT = 7,
     WEIGHT_BITS = 40,
+    SAMPLE_PARTS = 4,            // blocks that share a row
+    SAMPLE_LOADS = 16,           // of a thread, under way at a time
+    SEGMENT_LOADS = 20,          // the same, of a segment: with 150,000 tokens, all of a lane
+    SAMPLE_BINS = 2048,          // of the histogram
+    SAMPLE_DEPTH = 32,           // of all bins, below the maximum, in temperatures: deeper tokens have weight 0
     SAMPLE_SEGMENTS = 256,       // of a row, for the search of the sampled token
     SAMPLE_VOCABULARY = 1 << 23, // the largest: a sum of weights has 64 bits
     SAMPLE_ROWS = 256,           // whose logits exist at a time
     DECODE_THREADS = 32,
+    PART_THREADS = LOGITS_THREADS / SAMPLE_PARTS,
+    THREAD_BINS = SAMPLE_BINS / LOGITS_THREADS,
 };
+
+static_assert(PART_THREADS % 32 == 0 && SAMPLE_BINS % LOGITS_THREADS == 0 && (int)SAMPLE_SEGMENTS <= LOGITS_THREADS,
+              "threads divide a row evenly");
 
 // ---- sample ----
 
@@ -36,14 +49,36 @@ struct sample_cutoff {
     uint64_t ties;
 };
 
+// An item (a segment, a token) of a list, before which the kept weights come to the bound but for `bound`, and `ties`
+// more tokens at the cutoff are kept.
+struct sample_place {
+    int index; // -1: none
+    uint64_t bound, ties;
+};
+
+// The bin with which the sum of bins comes to a bound, or the last one.
+struct sample_bin {
+    int index;
+    uint64_t before, sum; // of the bins before it, and with it
+};
+
 struct sample_shared {
     uint64_t sums[SAMPLE_SEGMENTS]; // of the weights above the cutoff, of a segment of the row
     uint64_t ties[SAMPLE_SEGMENTS]; // the tokens at the cutoff
+    uint64_t warps[LOGITS_WARPS];   // of sample_scan
     double reduced[LOGITS_WARPS];   // of logits_reduce
     struct sample_cutoff cutoff;    // of sample_keep_highest
+    struct sample_place place;      // of sample_locate
+    struct sample_bin bin;          // of sample_find_bin
     float candidates[MAX_CANDIDATES];
     uint32_t candidate_count;
-    int32_t token;
+};
+
+// What the blocks that share a row find.
+struct sample_parts {
+    float max[SAMPLE_PARTS];
+    double sums[LOGITS_THREADS];              // of logits_lse_of_sums
+    uint64_t bins[SAMPLE_PARTS][SAMPLE_BINS]; // weights, or numbers of tokens, the highest logits first
 };
 
 // A row, and what is known of it. All threads of the block hold the same.
@@ -55,6 +90,19 @@ struct sample_row {
     struct sample_shared *shared;
 };
 
+// Calls visit(i, logits[i]) for begin, begin + step ... below `end`, in this order. `loads` of them are under way at a
+// time. `visit` calls no collective.
+template <int loads, typename F> DEVICE void sample_each(const float *logits, int begin, int end, int step, F visit) {
+    for (int i = begin; i < end; i += loads * step) {
+        float values[(size_t)loads];
+#pragma unroll
+        for (int j = 0; j < loads; j++) values[j] = i + j * step < end ? logits[i + j * step] : 0;
+#pragma unroll
+        for (int j = 0; j < loads; j++)
+            if (i + j * step < end) visit(i + j * step, values[j]);
+    }
+}
+
 // An integer that orders as the logits do.
 DEVICE uint32_t sample_rank(float logit) {
     uint32_t bits = bits_from_f32(logit);
@@ -65,10 +113,13 @@ DEVICE float sample_logit_of(uint32_t rank) {
     return f32_from_bits(rank & 0x80000000u ? rank & 0x7fffffffu : ~rank);
 }
 
-// 0 for a logit that is not a number.
-DEVICE uint64_t sample_weight(const struct sample_row *row, float logit) {
-    float weight = logits_weight(logit, row->max, row->inverse_temperature);
+// 0 for NaN.
+DEVICE uint64_t sample_integer(float weight) {
     return weight > 0 ? (uint64_t)mul_rn(weight, (float)(1ull << WEIGHT_BITS)) : 0;
+}
+
+DEVICE uint64_t sample_weight(const struct sample_row *row, float logit) {
+    return sample_integer(logits_weight(logit, row->max, row->inverse_temperature));
 }
 
 DEVICE uint64_t sample_add(uint64_t a, uint64_t b) {
@@ -79,14 +130,24 @@ DEVICE uint64_t sample_add(uint64_t a, uint64_t b) {
 // all.
 template <int threads> DEVICE uint64_t sample_measure(const struct sample_row *row, bool by_count, uint32_t least) {
     uint64_t sum = 0;
-    for (int i = (int)threadIdx.x; i < row->count; i += threads) {
-        uint32_t rank = sample_rank(row->logits[i]);
-        if (rank >= least && rank > row->cutoff.rank) sum += by_count ? 1 : sample_weight(row, row->logits[i]);
-    }
+    sample_each<4>(row->logits, (int)threadIdx.x, row->count, threads, [&](int, float logit) {
+        uint32_t rank = sample_rank(logit);
+        if (rank >= least && rank > row->cutoff.rank) sum += by_count ? 1 : sample_weight(row, logit);
+    });
     sum = threads == 32 ? logits_reduce_warp(sum, sample_add)
                         : logits_reduce(sum, (uint64_t *)row->shared->reduced, sample_add);
     if (row->cutoff.ties == 0 || row->cutoff.rank < least) return sum;
     return sum + row->cutoff.ties * (by_count ? 1 : sample_weight(row, sample_logit_of(row->cutoff.rank)));
+}
+
+// The bits in which the ranks of the tokens differ from that of the first one.
+template <int threads> DEVICE uint32_t sample_differing_bits(const struct sample_row *row) {
+    uint32_t first = sample_rank(row->logits[0]), bits = 0;
+    auto combine = [](uint32_t a, uint32_t b) { return a | b; };
+    sample_each<4>(row->logits, (int)threadIdx.x, row->count, threads,
+                   [&](int, float logit) { bits |= sample_rank(logit) ^ first; });
+    return threads == 32 ? logits_reduce_warp(bits, combine)
+                         : logits_reduce(bits, (uint32_t *)row->shared->reduced, combine);
 }
 
 // Sets the cutoff so that it keeps the highest tokens up to the one with which their weights (or their number) reach
@@ -94,8 +155,12 @@ template <int threads> DEVICE uint64_t sample_measure(const struct sample_row *r
 template <int threads> DEVICE void sample_set_cutoff(struct sample_row *row, bool by_count, uint64_t bound) {
     uint32_t least = 0; // the largest rank from which on the tokens reach the bound
     if (sample_measure<threads>(row, by_count, 0) < bound) return;
+    uint32_t differing = sample_differing_bits<threads>(row), first = sample_rank(row->logits[0]);
     for (uint32_t bit = 0x80000000u; bit; bit >>= 1)
-        if (sample_measure<threads>(row, by_count, least | bit) >= bound) least |= bit;
+        if (bit > differing)
+            least |= first & bit; // a bit that all ranks have, or none
+        else if (sample_measure<threads>(row, by_count, least | bit) >= bound)
+            least |= bit;
     uint64_t above = least == 0xffffffffu ? 0 : sample_measure<threads>(row, by_count, least + 1);
     uint64_t each = by_count ? 1 : sample_weight(row, sample_logit_of(least));
     row->cutoff.rank = least;
@@ -114,37 +179,127 @@ DEVICE void sample_keep_highest(struct sample_row *row, bool by_count, uint64_t 
     row->cutoff = row->shared->cutoff;
 }
 
-// ---- candidates ----
+// The sum of v over the lanes up to this one.
+DEVICE uint64_t sample_prefix(uint64_t v) {
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+        uint64_t other = shuffle(v, lane_id() >= lanes ? lane_id() - lanes : lane_id());
+        if (lane_id() >= lanes) v += other;
+    }
+    return v;
+}
 
-// Narrows the row to the tokens above the highest of some limits with which they reach the bound, if these are at most
-// MAX_CANDIDATES.
-DEVICE void sample_narrow(struct sample_row *row, bool by_count, uint64_t bound) {
-    if (row->count <= FEW_TOKENS) return;
-    const float depths[DEPTH_COUNT] = {0.5f, 1, 2, 4, 6, 9, 13}; // below the maximum, in units of temperature
-    uint64_t sums[DEPTH_COUNT] = {};
-    for (int i = (int)threadIdx.x; i < row->count; i += LOGITS_THREADS) {
-        float depth = mul_rn(add_rn(row->max, -row->logits[i]), row->inverse_temperature);
-        uint64_t value = by_count ? 1 : sample_weight(row, row->logits[i]);
-#pragma unroll
-        for (int d = 0; d < DEPTH_COUNT; d++) sums[d] += depth <= depths[d] ? value : 0;
-    }
-    float chosen = -1;
-#pragma unroll
-    for (int d = 0; d < DEPTH_COUNT; d++) {
-        uint64_t sum = logits_reduce(sums[d], (uint64_t *)row->shared->reduced, sample_add);
-        if (chosen < 0 && sum >= bound) chosen = depths[d];
-    }
-    if (threadIdx.x == 0) row->shared->candidate_count = 0;
+// The sum of v over the threads up to this one; *all = over all threads.
+DEVICE uint64_t sample_scan(uint64_t v, struct sample_shared *shared, uint64_t *all) {
+    v = sample_prefix(v);
+    __syncthreads(); // everybody has read what was in `warps` before
+    if (lane_id() == 31) shared->warps[threadIdx.x / 32] = v;
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < row->count; i += LOGITS_THREADS) {
-        if (!(mul_rn(add_rn(row->max, -row->logits[i]), row->inverse_temperature) <= chosen)) continue;
-        uint32_t at = atomicAdd(&row->shared->candidate_count, 1u);
-        if (at < MAX_CANDIDATES) row->shared->candidates[at] = row->logits[i]; // their order does not matter
+    *all = 0;
+    for (int warp = 0; warp < LOGITS_WARPS; warp++) {
+        if (warp == (int)threadIdx.x / 32) v += *all;
+        *all += shared->warps[warp];
+    }
+    return v;
+}
+
+// ---- the histogram ----
+
+// Whether top-k drops tokens.
+DEVICE bool sample_has_top_k(struct sampling settings, int vocabulary) {
+    return settings.top_k > 0 && settings.top_k < vocabulary;
+}
+
+// The bin of a logit: the same or a higher one for a lower logit. SAMPLE_BINS if it lies deeper than all, or is NaN.
+DEVICE int sample_bin_of(float logit, float max, float inverse_temperature) {
+    float depth = mul_rn(add_rn(max, -logit), inverse_temperature);
+    return depth < (float)SAMPLE_DEPTH ? (int)mul_rn(depth, (float)(SAMPLE_BINS / SAMPLE_DEPTH)) : (int)SAMPLE_BINS;
+}
+
+// Adds to a sum that is in two halves. What several threads add comes to the same in any order.
+DEVICE void sample_add_halves(uint32_t *low, uint32_t *high, uint64_t value) {
+    uint32_t before = atomicAdd(low, (uint32_t)value);
+    uint32_t rest = (uint32_t)(value >> 32) + (before + (uint32_t)value < before);
+    if (rest) atomicAdd(high, rest);
+}
+
+// A thread's bins, threadIdx.x * THREAD_BINS and following, and sums of them.
+struct sample_bins {
+    uint64_t own[THREAD_BINS], before, all;
+};
+
+DEVICE struct sample_bins sample_load_bins(const struct sample_parts *parts, struct sample_shared *shared) {
+    struct sample_bins bins;
+    uint64_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < THREAD_BINS; i++) {
+        bins.own[i] = 0;
+#pragma unroll
+        for (int part = 0; part < SAMPLE_PARTS; part++)
+            bins.own[i] += parts->bins[part][(int)threadIdx.x * THREAD_BINS + i];
+        sum += bins.own[i];
+    }
+    bins.before = sample_scan(sum, shared, &bins.all) - sum;
+    return bins;
+}
+
+// `bound` >= 1.
+DEVICE struct sample_bin sample_find_bin(const struct sample_bins *bins, uint64_t bound, struct sample_shared *shared) {
+    uint64_t sum = bins->before;
+    struct sample_bin found = {SAMPLE_BINS - 1, 0, bins->all};
+    if (threadIdx.x == 0) shared->bin = found;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < THREAD_BINS; i++) {
+        found.index = (int)threadIdx.x * THREAD_BINS + i;
+        found.before = sum;
+        found.sum = sum + bins->own[i];
+        if (found.before < bound && found.sum >= bound) shared->bin = found;
+        sum = found.sum;
     }
     __syncthreads();
-    if (row->shared->candidate_count == 0 || row->shared->candidate_count > MAX_CANDIDATES) return;
-    row->logits = row->shared->candidates;
-    row->count = (int)row->shared->candidate_count;
+    return shared->bin;
+}
+
+// Narrows the row to the tokens of the bins `first` to `last`, unless these are more than MAX_CANDIDATES. Returns
+// whether it does.
+DEVICE bool sample_narrow(struct sample_row *row, int first, int last) {
+    struct sample_shared *shared = row->shared;
+    if (threadIdx.x == 0) shared->candidate_count = 0;
+    __syncthreads();
+    sample_each<SAMPLE_LOADS>(row->logits, (int)threadIdx.x, row->count, LOGITS_THREADS, [&](int, float logit) {
+        int bin = sample_bin_of(logit, row->max, row->inverse_temperature);
+        if (bin < first || bin > last) return;
+        uint32_t at = atomicAdd(&shared->candidate_count, 1u);
+        if (at < MAX_CANDIDATES) shared->candidates[at] = logit; // their order does not matter
+    });
+    __syncthreads();
+    if (shared->candidate_count > MAX_CANDIDATES) return false;
+    row->logits = shared->candidates;
+    row->count = (int)shared->candidate_count;
+    return true;
+}
+
+// Sets the cutoff by top-k, then top-p. The row may then be narrowed.
+DEVICE void sample_truncate(struct sample_row *row, struct sampling settings, const struct sample_parts *parts) {
+    bool by_count = sample_has_top_k(settings, row->count), by_sum = settings.top_p < 1;
+    if (!by_count && !by_sum) return;
+    struct sample_bins bins = sample_load_bins(parts, row->shared);
+    uint64_t sum = bins.all;
+    if (by_count) {
+        // If not enough tokens are in the bins, top-k drops none that has a weight.
+        struct sample_bin bin = sample_find_bin(&bins, (uint64_t)settings.top_k, row->shared);
+        if (bin.sum <= MAX_CANDIDATES) sample_narrow(row, 0, bin.index);
+        sample_keep_highest(row, true, (uint64_t)settings.top_k);
+        if (by_sum) sum = sample_measure<LOGITS_THREADS>(row, false, 0);
+    }
+    if (!by_sum || sum == 0) return;
+    double part = (double)settings.top_p * (double)sum;
+    uint64_t bound = part > 1 ? (uint64_t)ceil(part) : 1;
+    if (!by_count) {
+        struct sample_bin bin = sample_find_bin(&bins, bound, row->shared);
+        if (sample_narrow(row, bin.index, bin.index)) bound -= bin.before;
+    }
+    sample_keep_highest(row, false, bound);
 }
 
 // ---- the token ----
@@ -152,67 +307,77 @@ DEVICE void sample_narrow(struct sample_row *row, bool by_count, uint64_t bound)
 // The smallest token id among the largest logits.
 DEVICE int32_t sample_greedy(const float *logits, int vocabulary, float max, struct sample_shared *shared) {
     uint32_t first = (uint32_t)vocabulary;
-    for (int i = (int)threadIdx.x; i < vocabulary; i += LOGITS_THREADS)
-        if (logits[i] == max && (uint32_t)i < first) first = (uint32_t)i;
+    sample_each<SAMPLE_LOADS>(logits, (int)threadIdx.x, vocabulary, LOGITS_THREADS, [&](int i, float logit) {
+        if (logit == max && (uint32_t)i < first) first = (uint32_t)i;
+    });
     first = logits_reduce(first, (uint32_t *)shared->reduced, [](uint32_t a, uint32_t b) { return a < b ? a : b; });
     return first < (uint32_t)vocabulary ? (int32_t)first : 0; // all logits are NaN
 }
 
-// The sum of v over the lanes up to this one.
-template <typename T> DEVICE T sample_prefix(T v) {
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-        T other = shuffle(v, lane_id() >= lanes ? lane_id() - lanes : lane_id());
-        if (lane_id() >= lanes) v += other;
-    }
-    return v;
-}
-
-// Fills in the sums and ties of the segments, each by one warp.
-DEVICE void sample_sum_segments(const struct sample_row *row, int segment_len) {
+// Fills in the sums and ties of the segments, each by one warp. Returns the sum of all kept weights.
+DEVICE uint64_t sample_sum_segments(const struct sample_row *row, int segment_len) {
+    uint64_t all = row->cutoff.ties * (threadIdx.x == 0 ? sample_weight(row, sample_logit_of(row->cutoff.rank)) : 0);
     for (int segment = (int)threadIdx.x / 32; segment < SAMPLE_SEGMENTS; segment += LOGITS_WARPS) {
-        uint64_t sum = 0, ties = 0;
-        for (int i = lane_id(); i < segment_len; i += 32) {
-            int token = segment * segment_len + i;
-            if (token >= row->count) break;
-            uint32_t rank = sample_rank(row->logits[token]);
-            if (rank > row->cutoff.rank) sum += sample_weight(row, row->logits[token]);
+        int begin = segment * segment_len, end = begin + segment_len < row->count ? begin + segment_len : row->count;
+        uint64_t sum = 0;
+        uint32_t ties = 0;
+        sample_each<SEGMENT_LOADS>(row->logits, begin + lane_id(), end, 32, [&](int, float logit) {
+            uint32_t rank = sample_rank(logit);
+            if (rank > row->cutoff.rank) sum += sample_weight(row, logit);
             if (rank == row->cutoff.rank) ties++;
-        }
-        if (segment * segment_len < row->count) {
-            sum = logits_reduce_warp(sum, sample_add);
-            ties = logits_reduce_warp(ties, sample_add);
-        }
+        });
+        all += sum;
+        if (ballot(sum > 0)) sum = logits_reduce_warp(sum, sample_add);
+        if (ballot(ties > 0)) ties = logits_reduce_warp(ties, [](uint32_t a, uint32_t b) { return a + b; });
         if (lane_id() == 0) row->shared->sums[segment] = sum;
         if (lane_id() == 0) row->shared->ties[segment] = ties;
     }
-    __syncthreads();
+    return logits_reduce(all, (uint64_t *)row->shared->reduced, sample_add);
 }
 
-// The first token at which the sum of kept weights exceeds `bound`, which is below the sum of all. Only the first warp
-// calls.
-DEVICE void sample_find(const struct sample_row *row, int segment_len, uint64_t bound) {
-    uint64_t ties_left = row->cutoff.ties, tie_weight = sample_weight(row, sample_logit_of(row->cutoff.rank));
-    int segment = 0;
-    for (;; segment++) {
-        uint64_t ties = row->shared->ties[segment] < ties_left ? row->shared->ties[segment] : ties_left;
-        uint64_t sum = row->shared->sums[segment] + ties * tie_weight;
-        if (bound < sum) break;
-        bound -= sum;
-        ties_left -= ties;
+// Every thread has an item of a list, with a sum of weights above the cutoff and a number of tokens at the cutoff. Sets
+// *place to the item at which the sum of the kept weights exceeds place->bound; or returns false, and takes the items
+// from place->bound and place->ties.
+DEVICE bool sample_locate(uint64_t sum, uint64_t ties, uint64_t tie_weight, struct sample_shared *shared,
+                          struct sample_place *place) {
+    uint64_t all, all_ties, sums = sample_scan(sum, shared, &all);
+    if (threadIdx.x == 0) shared->place.index = -1;
+    uint64_t tied = sample_scan(ties, shared, &all_ties), tied_before = tied - ties, left = place->ties;
+    if (tied > left) tied = left;
+    if (tied_before > left) tied_before = left;
+    if (all_ties > left) all_ties = left;
+    uint64_t before = sums - sum + tied_before * tie_weight;
+    struct sample_place found = {(int)threadIdx.x, place->bound - before, left - tied_before};
+    if (place->bound >= before && place->bound < sums + tied * tie_weight) shared->place = found;
+    __syncthreads();
+    if (shared->place.index >= 0) {
+        *place = shared->place;
+        return true;
     }
-    for (int first = segment * segment_len;; first += 32) {
-        int token = first + lane_id();
-        uint32_t rank = token < row->count ? sample_rank(row->logits[token]) : 0;
-        bool tie = token < row->count && rank == row->cutoff.rank;
-        uint64_t ties = sample_prefix((uint64_t)tie);
-        bool kept = token < row->count && (rank > row->cutoff.rank || (tie && ties <= ties_left));
-        uint64_t weight = kept ? sample_weight(row, row->logits[token]) : 0, sum = sample_prefix(weight);
-        if (bound < sum && bound >= sum - weight) row->shared->token = token;
-        uint64_t all = shuffle(sum, 31), all_ties = shuffle(ties, 31);
-        if (bound < all) return;
-        bound -= all;
-        ties_left -= all_ties < ties_left ? all_ties : ties_left;
+    place->bound -= all + all_ties * tie_weight;
+    place->ties -= all_ties;
+    return false;
+}
+
+// The first token at which the sum of kept weights exceeds `bound`, which is below the sum of all.
+DEVICE int32_t sample_find(const struct sample_row *row, int segment_len, uint64_t bound) {
+    struct sample_shared *shared = row->shared;
+    uint64_t tie_weight = sample_weight(row, sample_logit_of(row->cutoff.rank));
+    struct sample_place place = {-1, bound, row->cutoff.ties};
+    int segment = (int)threadIdx.x;
+    bool exists = segment < SAMPLE_SEGMENTS;
+    if (!sample_locate(exists ? shared->sums[segment] : 0, exists ? shared->ties[segment] : 0, tie_weight, shared,
+                       &place))
+        return 0; // not reached
+    for (int first = place.index * segment_len; first < row->count; first += LOGITS_THREADS) {
+        int token = first + (int)threadIdx.x;
+        float logit = token < row->count ? row->logits[token] : 0;
+        bool kept = token < row->count && sample_rank(logit) > row->cutoff.rank;
+        bool tie = token < row->count && sample_rank(logit) == row->cutoff.rank;
+        if (sample_locate(kept ? sample_weight(row, logit) : 0, tie, tie_weight, shared, &place))
+            return first + place.index;
     }
+    return 0; // not reached
 }
 
 // The high half of a product of 64 bits each.
@@ -242,28 +407,15 @@ DEVICE uint64_t sample_random_bits(uint64_t key, uint64_t a, uint64_t b) {
 // Returns a token by temperature, then top-k, then top-p. The uniform random number is random / 2^64, of which the
 // highest 53 bits count, like those of rng_uniform.
 DEVICE int32_t sample_token(const float *logits, int vocabulary, float max, struct sampling settings, uint64_t random,
-                            struct sample_shared *shared) {
+                            const struct sample_parts *parts, struct sample_shared *shared) {
     if (settings.temperature <= 0) return sample_greedy(logits, vocabulary, max, shared);
     struct sample_row whole = {logits, vocabulary, max, div_rn(1, settings.temperature), {0, 0}, shared}, row = whole;
-    if (settings.top_k > 0 && settings.top_k < vocabulary) {
-        sample_narrow(&row, true, (uint64_t)settings.top_k);
-        sample_keep_highest(&row, true, (uint64_t)settings.top_k);
-    }
-    if (settings.top_p < 1) {
-        double bound = (double)settings.top_p * (double)sample_measure<LOGITS_THREADS>(&row, false, 0);
-        uint64_t least = bound > 1 ? (uint64_t)ceil(bound) : 1;
-        if (row.logits == logits) sample_narrow(&row, false, least);
-        sample_keep_highest(&row, false, least);
-    }
+    sample_truncate(&row, settings, parts);
     whole.cutoff = row.cutoff;
-    int segment_len = (vocabulary + SAMPLE_SEGMENTS - 1) / SAMPLE_SEGMENTS;
-    if (segment_len < 32) segment_len = 32;
-    uint64_t total = sample_measure<LOGITS_THREADS>(&row, false, 0);
+    int segment_len = (vocabulary + 32 * SAMPLE_SEGMENTS - 1) / (32 * SAMPLE_SEGMENTS) * 32;
+    uint64_t total = sample_sum_segments(&whole, segment_len);
     if (total == 0) return sample_greedy(logits, vocabulary, max, shared); // a maximum that is not finite
-    sample_sum_segments(&whole, segment_len);
-    if (threadIdx.x < 32) sample_find(&whole, segment_len, sample_product_high(random & ~(uint64_t)0x7ff, total));
-    __syncthreads();
-    return shared->token;
+    return sample_find(&whole, segment_len, sample_product_high(random & ~(uint64_t)0x7ff, total));
 }
 
 // ---- decode_batch ----
@@ -523,21 +675,95 @@ void cuda_graph_free(struct backend *backend, struct graph **pointer) {
 
 // ---- the operation sample ----
 
-// What the rows at work draw, for decode_advance_kernel.
+//
+// Row blockIdx.y, or blockIdx.x of sample_kernel, of the logits is that of slot `first` and following. Idle slots are
+// left out.
+
+// The maximum of a part of a row.
 __global__ void __launch_bounds__(LOGITS_THREADS)
-    sample_kernel(const float *all_logits, int vocabulary, struct decode_state state, int first) {
+    sample_max_kernel(const float *all_logits, int vocabulary, struct decode_state state, int first,
+                      struct sample_parts *parts) {
+    if (!state.slots[first + (int)blockIdx.y].at_work) return;
+    const float *logits = all_logits + (int64_t)blockIdx.y * vocabulary;
+    float max = -INFINITY;
+    sample_each<SAMPLE_LOADS>(logits, (int)(blockIdx.x * LOGITS_THREADS + threadIdx.x), vocabulary,
+                              SAMPLE_PARTS * LOGITS_THREADS,
+                              [&](int, float logit) { max = logits_larger(max, logit); });
+    max = logits_reduce(max, (float *)dynamic_shared(), logits_larger);
+    if (threadIdx.x == 0) parts[blockIdx.y].max[blockIdx.x] = max;
+}
+
+DEVICE float sample_max_of_parts(const struct sample_parts *parts) {
+    float max = parts->max[0];
+    for (int part = 1; part < SAMPLE_PARTS; part++) max = logits_larger(max, parts->max[part]);
+    return max;
+}
+
+// The sums of PART_THREADS of the threads of logits_lse_of_sums, and the histogram of their tokens: of numbers if there
+// is a top-k, of weights otherwise.
+__global__ void __launch_bounds__(PART_THREADS)
+    sample_sums_kernel(const float *all_logits, int vocabulary, struct decode_state state, int first,
+                       struct sample_parts *all_parts) {
+    uint32_t *low = (uint32_t *)dynamic_shared(), *high = low + SAMPLE_BINS;
+    if (!state.slots[first + (int)blockIdx.y].at_work) return;
+    const float *logits = all_logits + (int64_t)blockIdx.y * vocabulary;
+    struct sampling settings = state.slots[first + (int)blockIdx.y].row.sampling;
+    struct sample_parts *parts = &all_parts[blockIdx.y];
+    float max = sample_max_of_parts(parts), inverse_temperature = div_rn(1, settings.temperature);
+    bool by_count = sample_has_top_k(settings, vocabulary);
+    bool binned = settings.temperature > 0 && (by_count || settings.top_p < 1);
+    for (int bin = (int)threadIdx.x; bin < 2 * SAMPLE_BINS; bin += PART_THREADS) low[bin] = 0;
+    __syncthreads();
+    int column = (int)(blockIdx.x * PART_THREADS + threadIdx.x);
+    double sum = 0;
+    sample_each<SAMPLE_LOADS>(logits, column, vocabulary, LOGITS_THREADS, [&](int, float logit) {
+        float weight = logits_weight(logit, max, 1);
+        sum += (double)weight;
+        int bin = binned ? sample_bin_of(logit, max, inverse_temperature) : (int)SAMPLE_BINS;
+        if (bin == SAMPLE_BINS) return;
+        if (inverse_temperature != 1) weight = logits_weight(logit, max, inverse_temperature);
+        uint64_t value = by_count ? 1 : sample_integer(weight);
+        if (value > 0) sample_add_halves(&low[bin], &high[bin], value);
+    });
+    parts->sums[column] = sum;
+    __syncthreads();
+    if (!binned) return;
+    for (int bin = (int)threadIdx.x; bin < SAMPLE_BINS; bin += PART_THREADS)
+        parts->bins[blockIdx.x][bin] = (uint64_t)high[bin] << 32 | low[bin];
+}
+
+// What the rows at work draw, for decode_advance_kernel.
+__global__ void __launch_bounds__(LOGITS_THREADS, 1)
+    sample_kernel(const float *all_logits, int vocabulary, struct decode_state state, int first,
+                  const struct sample_parts *all_parts) {
     struct sample_shared *shared = (struct sample_shared *)dynamic_shared();
     int slot = first + (int)blockIdx.x;
     const struct decode_row *row = &state.slots[slot].row;
     if (!state.slots[slot].at_work) return;
     const float *logits = all_logits + (int64_t)blockIdx.x * vocabulary;
-    float max = logits_max(logits, vocabulary, (char *)shared->reduced);
-    float lse = logits_lse(logits, vocabulary, max, (char *)shared->reduced);
+    const struct sample_parts *parts = &all_parts[blockIdx.x];
+    float max = sample_max_of_parts(parts);
+    float lse = logits_lse_of_sums(parts->sums[threadIdx.x], max, (char *)shared->reduced);
     uint64_t random = sample_random_bits(row->key, row->completion, (uint64_t)row->len);
-    int32_t token = sample_token(logits, vocabulary, max, row->sampling, random, shared);
+    int32_t token = sample_token(logits, vocabulary, max, row->sampling, random, parts, shared);
     if (threadIdx.x > 0) return;
     state.drawn[slot].token = token;
     state.drawn[slot].logprob = add_rn(logits[token], -lse);
+}
+
+// Draws a token for each of `rows` rows of logits, of the slots from `first` on.
+static status sample_rows(struct cuda_backend *cuda, const struct decode_state *state, const float *logits,
+                          int vocabulary, int first, int rows) {
+    struct sample_parts *parts;
+    dim3 grid(SAMPLE_PARTS, (unsigned)rows);
+    TRY(cuda_scratch(cuda, CUDA_SCRATCH_SUMS, (size_t)rows * sizeof *parts, &parts));
+    LAUNCH(sample_max_kernel, grid, LOGITS_THREADS, LOGITS_WARPS * sizeof(float), cuda->stream, logits, vocabulary,
+           *state, first, parts);
+    LAUNCH(sample_sums_kernel, grid, PART_THREADS, 2 * SAMPLE_BINS * sizeof(uint32_t), cuda->stream, logits, vocabulary,
+           *state, first, parts);
+    LAUNCH(sample_kernel, (unsigned)rows, LOGITS_THREADS, sizeof(struct sample_shared), cuda->stream, logits,
+           vocabulary, *state, first, parts);
+    return OK;
 }
 
 status cuda_sample(struct backend *backend, struct decode_batch *base, struct tensor in, struct weight *lm_head) {
@@ -551,8 +777,8 @@ status cuda_sample(struct backend *backend, struct decode_batch *base, struct te
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = in.rows - first < block ? in.rows - first : block;
         TRY(product_logits(cuda, tensor_rows(logits, 0, rows), tensor_rows(in, first, rows), plain));
-        LAUNCH(sample_kernel, (unsigned)rows, LOGITS_THREADS, sizeof(struct sample_shared), cuda->stream,
-               (const float *)tensor_row(logits, 0), (int)vocabulary, batch->state, (int)first);
+        TRY(sample_rows(cuda, &batch->state, (const float *)tensor_row(logits, 0), (int)vocabulary, (int)first,
+                        (int)rows));
     }
     // The step ends: what was drawn is noted, the slots move on, and the inputs of the next step are prepared.
     LAUNCH(decode_advance_kernel, 1, DECODE_THREADS, 0, cuda->stream, batch->state);

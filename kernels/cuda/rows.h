@@ -277,10 +277,16 @@ DEVICE float logits_weight(float logit, float max, float inverse_temperature) {
     return exp2_approx(mul_rn(mul_rn(add_rn(logit, -max), inverse_temperature), LOG2_E));
 }
 
-// Returns log(sum(exp(logits))). `shared` has room for a double of each warp.
+// Returns log(sum(exp(logits))), given the sum of each thread's exp(logit - max): thread t adds those of the tokens t,
+// t + LOGITS_THREADS ... in this order. `shared` has room for a double of each warp.
+DEVICE float logits_lse_of_sums(double sum, float max, char *shared) {
+    sum = logits_reduce(sum, (double *)shared, [](double a, double b) { return a + b; });
+    return (float)((double)max + log(sum));
+}
+
+// Returns log(sum(exp(logits))).
 DEVICE float logits_lse(const float *logits, int vocabulary, float max, char *shared) {
     double sum = 0;
     for (int i = (int)threadIdx.x; i < vocabulary; i += LOGITS_THREADS) sum += (double)logits_weight(logits[i], max, 1);
-    sum = logits_reduce(sum, (double *)shared, [](double a, double b) { return a + b; });
-    return (float)((double)max + log(sum));
+    return logits_lse_of_sums(sum, max, shared);
 }

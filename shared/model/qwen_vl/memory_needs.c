@@ -25,8 +25,10 @@ static size_t memory_packed_elements(const struct fused_param *param) {
 
 // What the operations of kernels/cuda allocate for themselves: logits of a block of rows, in training of a part of the
 // vocabulary with their gradients and the head's input's; and in parts, one for each block of keys and each TILE_PARTS
-// tiles of queries that see it, the gradients of keys and values.
+// tiles of queries that see it, the gradients of keys and values. To sample, four histograms of 2,048 bins of 8 bytes
+// for each row, and 4 KiB of sums.
 enum { BLOCK_LOGITS = 1 << 27, MIN_BLOCK_ROWS = 128, PART_VOCABULARY = 8192, BLOCK_KEYS = 64, TILE_PARTS = 64 };
+enum { SAMPLE_ROW_BYTES = 4 * 2048 * 8 + 4096 };
 
 static size_t memory_grad_parts(struct heads heads, int64_t keys, int64_t queries) {
     int64_t tiles = memory_divide_up(queries * (heads.query / heads.key), BLOCK_KEYS);
@@ -78,6 +80,7 @@ static size_t memory_operations(const struct qwen_weights *weights, const struct
     const int64_t block = memory_min(targets, memory_max(BLOCK_LOGITS / vocabulary, MIN_BLOCK_ROWS));
     const int64_t part = request->training ? memory_min(vocabulary, PART_VOCABULARY) : 0;
     size_t logits = (size_t)memory_max(block * vocabulary, targets * part) * sizeof(float);
+    if (request->generates || request->continued_tokens) logits += (size_t)GENERATOR_ROWS * SAMPLE_ROW_BYTES;
     if (!request->training) return logits;
     if (type != ELEMENT_F32)
         logits += (size_t)(targets * part * size) + (size_t)(targets * config->hidden_size) * sizeof(float);
