@@ -288,15 +288,25 @@ static status bench_set_up_sample(struct bench *b) {
     return bench_tensor(b, ELEMENT_BF16, b->shape->vocabulary, b->shape->hidden);
 }
 
-static status bench_prepare_sample(struct bench *b) {
+static status bench_prepare_batch(struct bench *b, struct sampling sampling) {
     TRY(bench_prepare_weight(b));
     TRY(b->ops->decode_batch_new(b->backend, &b->batch, (int)b->shape->decoded, b->shape->heads, NULL, 0));
     for (int i = 0; i < b->shape->decoded; i++) {
-        struct decode_row row = {.kv_begin = i, .max_len = 1 << 20, .sampling = {1, 0.95f, 50}, .key = 1};
+        struct decode_row row = {.kv_begin = i, .max_len = 1 << 20, .sampling = sampling, .key = 1};
         row.completion = (uint64_t)i;
         TRY(b->ops->decode_batch_set(b->backend, b->batch, i, &row));
     }
     return OK;
+}
+
+static status bench_prepare_sample(struct bench *b) {
+    return bench_prepare_batch(b, (struct sampling){1, 0.95f, 50});
+}
+
+// Many tokens are kept: the noise gives logits with a standard deviation of sqrt(hidden), divided by 60 that is
+// about 1.
+static status bench_prepare_sample_top_p(struct bench *b) {
+    return bench_prepare_batch(b, (struct sampling){60, 0.95f, 0});
 }
 
 static status bench_sample(struct bench *b) {
@@ -348,5 +358,7 @@ const struct bench_item bench_product_items[] = {
                bench_head_grad_bytes, bench_head_grad_flops),
     BENCH_ITEM("sample, decoding", sample, bench_sample, bench_set_up_sample, bench_prepare_sample, bench_all_bytes,
                NULL),
+    BENCH_ITEM("sample of top_p, decoding", sample, bench_sample, bench_set_up_sample, bench_prepare_sample_top_p,
+               bench_all_bytes, NULL),
 };
 const size_t bench_product_count = sizeof bench_product_items / sizeof *bench_product_items;
