@@ -31,6 +31,14 @@ struct attention_args {
     int tile_count;
 };
 
+// What the gradient needs of a query row besides its products; kept for each row of a tile and key head.
+struct alignas(16) grad_row {
+    int32_t token, head; // token: negative after the tile's last row, which sees no keys
+    float lse_log2, delta;
+    int32_t prefix_begin, prefix_len; // the cache rows that the row sees: of the prefix,
+    int32_t own_begin, own_len;       // and of its own
+};
+
 // What the gradient adds. `out` of attention_args is read.
 struct attention_grad_args {
     struct attention_args layer;
@@ -38,7 +46,8 @@ struct attention_grad_args {
     void *grad_qkv;       // [T, (H+2K)D]
     int64_t grad_out_stride, grad_qkv_stride;
     bool grad_out_aligned, grad_qkv_paired;
-    float *delta; // [T,H]: out . grad_out
+    float *delta;          // [T,H]: out . grad_out; of attention_plain.cu
+    struct grad_row *rows; // [K][tile_count][TILE_ROWS]; of tensor cores
     const int32_t *slots;
     int64_t slot_stride;
     const struct grad_block *blocks;
@@ -138,12 +147,27 @@ DEVICE void load_eight(struct bf16 *to, const struct bf16 *from, bool aligned) {
         for (int i = 0; i < 8; i++) to[i].bits = from ? from[i].bits : 0;
 }
 
+// The n-th piece of eight elements that a thread copies, of rows of D elements.
+template <int D> DEVICE void piece_of(int n, int *row, int *column) {
+    constexpr int pieces = D / 8, rows_at_once = TENSOR_THREADS / pieces;
+    int self = (int)(threadIdx.x % TENSOR_THREADS), i = self + n * TENSOR_THREADS;
+    *row = TENSOR_THREADS % pieces == 0 ? self / pieces + n * rows_at_once : i / pieces;
+    *column = (TENSOR_THREADS % pieces == 0 ? self : i) % pieces * 8;
+}
+
+// How many pieces of `rows` rows the busiest thread copies.
+template <int D, int rows> constexpr int pieces_of = (rows * (D / 8) + TENSOR_THREADS - 1) / TENSOR_THREADS;
+
 // to[row] = from[row] of `rows` dense rows of D elements, for row < there; zeros for the rest. The rows of `from` are
 // aligned.
 template <int D, int rows> DEVICE void load_rows(struct bf16 *to, const struct bf16 *from, int there) {
-    for (int i = (int)threadIdx.x; i < rows * (D / 8); i += TENSOR_THREADS) {
-        int row = i / (D / 8), column = i % (D / 8) * 8;
-        cp_async16(to + row * (D + 8) + column, row < there ? from + row * D + column : from, row < there ? 16 : 0);
+    static_assert(rows * (D / 8) % TENSOR_THREADS == 0, "the threads copy alike");
+    const struct bf16 *own = from + (int)threadIdx.x * 8;
+#pragma unroll
+    for (int n = 0; n < pieces_of<D, rows>; n++) {
+        int row, column;
+        piece_of<D>(n, &row, &column);
+        cp_async16(to + row * (D + 8) + column, own + n * TENSOR_THREADS * 8, row < there ? 16 : 0);
     }
 }
 
@@ -231,7 +255,7 @@ template <int D, bool window>
 DEVICE void chunk_add(struct chunk_sums<D> *chunk, const struct bf16 *q, const struct bf16 *keys,
                       const struct bf16 *values, const int first[2], const int end[2], float scale_log2) {
     int column = 2 * (lane_id() % 4);
-    float p[KEY_BLOCK / 8][4], max[2] = {chunk->max[0], chunk->max[1]}, fade[2];
+    float p[KEY_BLOCK / 8][4], max[2] = {chunk->max[0], chunk->max[1]}, base[2], fade[2];
     tile_scores<D, KEY_BLOCK>(p, q, keys);
 #pragma unroll
     for (int j = 0; j < KEY_BLOCK / 8; j++)
@@ -246,7 +270,8 @@ DEVICE void chunk_add(struct chunk_sums<D> *chunk, const struct bf16 *q, const s
     for (int i = 0; i < 2; i++) {
         max[i] = fmaxf(max[i], shuffle_xor(max[i], 1));
         max[i] = fmaxf(max[i], shuffle_xor(max[i], 2));
-        fade[i] = chunk->max[i] == -INFINITY ? 0.0f : exp2_approx(add_rn(chunk->max[i], -max[i]));
+        base[i] = max[i] == -INFINITY ? 0.0f : max[i]; // so that the exponential of minus infinity is always 0
+        fade[i] = exp2_approx(add_rn(chunk->max[i], -base[i]));
         chunk->max[i] = max[i];
         chunk->sum[i] = mul_rn(chunk->sum[i], fade[i]);
     }
@@ -254,7 +279,7 @@ DEVICE void chunk_add(struct chunk_sums<D> *chunk, const struct bf16 *q, const s
     for (int j = 0; j < KEY_BLOCK / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            p[j][e] = p[j][e] == -INFINITY ? 0.0f : exp2_approx(add_rn(p[j][e], -max[e / 2]));
+            p[j][e] = exp2_approx(add_rn(p[j][e], -base[e / 2]));
             chunk->sum[e / 2] = add_rn(chunk->sum[e / 2], p[j][e]);
         }
 #pragma unroll
