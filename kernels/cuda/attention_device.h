@@ -31,12 +31,25 @@ struct attention_args {
     int tile_count;
 };
 
-// What the gradient needs of a query row besides its products; kept for each row of a tile and key head.
-struct alignas(16) grad_row {
-    int32_t token, head; // token: negative after the tile's last row, which sees no keys
+// What the gradient of a query row's scores needs besides products.
+struct alignas(8) grad_softmax {
     float lse_log2, delta;
-    int32_t prefix_begin, prefix_len; // the cache rows that the row sees: of the prefix,
-    int32_t own_begin, own_len;       // and of its own
+};
+
+// Cache rows.
+struct alignas(8) grad_range {
+    int32_t begin, len;
+};
+
+// Instead of a place, after the tile's last row, which sees no keys. It is a multiple of 16 bytes.
+enum { NO_ROW = -8 };
+
+// A query row of the gradient; kept for each row of a tile and key head.
+struct alignas(16) grad_row {
+    int64_t query, grad_out; // where its elements are in qkv and grad_out; or NO_ROW
+    int32_t token, head;
+    struct grad_softmax softmax;
+    struct grad_range prefix, own; // the keys that it sees
 };
 
 // What the gradient adds. `out` of attention_args is read.
@@ -186,6 +199,9 @@ DEVICE void load_queries(struct bf16 *to, const void *from, int64_t stride, bool
 }
 
 // ---- products ----
+//
+// A warp may have several matrices of sixteen rows one below the other: `tall`, of which one after the other stands in
+// the thread's elements. Then it reads the other side's elements once for all of them.
 
 // Sets a thread's elements of a product of so many columns to 0.
 template <int columns> DEVICE void tile_clear(float sums[column_tiles<columns>][4]) {
@@ -195,40 +211,55 @@ template <int columns> DEVICE void tile_clear(float sums[column_tiles<columns>][
         for (int e = 0; e < 4; e++) sums[n][e] = 0;
 }
 
-// scores[16,columns] = a[16,D] b[columns,D]^T: `a` is the warp's first row. Every score is one sum over d, in order.
-template <int D, int columns>
-DEVICE void tile_scores(float scores[column_tiles<columns>][4], const struct bf16 *a, const struct bf16 *b) {
+// scores[16 tall,columns] = a[16 tall,D] b[columns,D]^T: `a` is the warp's first row. Every score is one sum over d, in
+// order.
+template <int D, int columns, int tall = 1>
+DEVICE void tile_scores(float scores[column_tiles<columns * tall>][4], const struct bf16 *a, const struct bf16 *b) {
     int lane = lane_id();
-    tile_clear<columns>(scores);
+    tile_clear<columns * tall>(scores);
 #pragma unroll
     for (int d = 0; d < D; d += 16) {
-        uint32_t left[4];
-        ldmatrix_x4<false>(left, a + lane % 16 * (D + 8) + d + lane / 16 * 8);
+        uint32_t left[(size_t)tall][4];
+#pragma unroll
+        for (int m = 0; m < tall; m++)
+            ldmatrix_x4<false>(left[m], a + (m * 16 + lane % 16) * (D + 8) + d + lane / 16 * 8);
 #pragma unroll
         for (int j = 0; j < columns / 8; j += 2) {
             uint32_t right[4];
             ldmatrix_x4<false>(right, b + (j * 8 + lane / 16 * 8 + lane % 8) * (D + 8) + d + lane / 8 % 2 * 8);
-            mma_bf16(scores[j], left, right);
-            mma_bf16(scores[j + 1], left, right + 2);
+#pragma unroll
+            for (int m = 0; m < tall; m++) {
+                mma_bf16(scores[m * (columns / 8) + j], left[m], right);
+                mma_bf16(scores[m * (columns / 8) + j + 1], left[m], right + 2);
+            }
         }
     }
 }
 
-// out[16,D] += factors[16,inner] b[inner,D]; the factors are rounded to bfloat16.
-template <int D, int inner>
-DEVICE void tile_add(float out[column_tiles<D>][4], const float factors[column_tiles<inner>][4], const struct bf16 *b) {
+// out[16 tall,D] += factors[16 tall,inner] b[inner,D]; the factors are rounded to bfloat16.
+template <int D, int inner, int tall = 1>
+DEVICE void tile_add(float out[column_tiles<D * tall>][4], const float factors[column_tiles<inner * tall>][4],
+                     const struct bf16 *b) {
     int lane = lane_id();
 #pragma unroll
     for (int j = 0; j < inner / 8; j += 2) {
-        uint32_t left[4] = {pack_bf16(factors[j][0], factors[j][1]), pack_bf16(factors[j][2], factors[j][3]),
-                            pack_bf16(factors[j + 1][0], factors[j + 1][1]),
-                            pack_bf16(factors[j + 1][2], factors[j + 1][3])};
+        uint32_t left[(size_t)tall][4];
+#pragma unroll
+        for (int m = 0; m < tall; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *pair = &factors[m * (inner / 8) + j + i / 2][i % 2 * 2];
+                left[m][i] = pack_bf16(pair[0], pair[1]);
+            }
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             uint32_t right[4];
             ldmatrix_x4<true>(right, b + (j * 8 + lane % 16) * (D + 8) + n * 8 + lane / 16 * 8);
-            mma_bf16(out[n], left, right);
-            mma_bf16(out[n + 1], left, right + 2);
+#pragma unroll
+            for (int m = 0; m < tall; m++) {
+                mma_bf16(out[m * (D / 8) + n], left[m], right);
+                mma_bf16(out[m * (D / 8) + n + 1], left[m], right + 2);
+            }
         }
     }
 }

@@ -10,7 +10,8 @@ enum {
     DELTA_THREADS = 128,
     REDUCE_THREADS = 128,
     QUERY_STEP = 32, // query rows that are added to the gradients of a block of keys at a time
-    ROW_STAGES = 4,  // steps of which the rows are known
+    ROW_STAGES = 3,  // steps of which the rows are known
+    KEY_ROWS = 32,   // keys of a warp
 };
 
 // ---- out . grad_out ----
@@ -52,17 +53,19 @@ template <int D> __global__ void attention_grad_rows_kernel(struct attention_gra
     }
     int row = first + lane_id();
     if (lane_id() >= 16) return;
-    struct grad_row to = {-1, 0, 0, 0, 0, 0, 0, 0};
+    struct grad_row to = {NO_ROW, NO_ROW, 0, 0, {0, 0}, {0, 0}, {0, 0}};
     if (row < tile.rows) {
         int begin = tile_first(&tile, row, group), end = tile_end(&tile, row, group);
         to.token = (int32_t)tile_token(&tile, row, group);
         to.head = tile_head(&tile, row, group, key_head);
-        to.lse_log2 = mul_rn(a.lse[to.token * a.lse_stride + to.head], log2_e);
-        to.delta = delta;
-        to.prefix_begin = tile.prefix_begin;
-        to.prefix_len = tile.prefix_len;
-        to.own_begin = tile.kv_begin + begin;
-        to.own_len = end - begin;
+        to.query = to.token * a.qkv_stride + to.head * D;
+        to.grad_out = to.token * g.grad_out_stride + to.head * D;
+        to.softmax.lse_log2 = mul_rn(a.lse[to.token * a.lse_stride + to.head], log2_e);
+        to.softmax.delta = delta;
+        to.prefix.begin = tile.prefix_begin;
+        to.prefix.len = tile.prefix_len;
+        to.own.begin = tile.kv_begin + begin;
+        to.own.len = end - begin;
     }
     g.rows[((int64_t)key_head * a.tile_count + blockIdx.x) * TILE_ROWS + row] = to;
 }
@@ -72,29 +75,27 @@ DEVICE const struct grad_row *grad_rows_of(const struct attention_grad_args *g, 
     return g->rows + ((int64_t)key_head * g->layer.tile_count + tile) * TILE_ROWS;
 }
 
-// to[i] = the elements of rows[i] in `from` [T,H*D], for i < count; zeros after a tile's last row.
+// to[i] = the elements of rows[i] in `from`, for i < count; zeros where there is no row. `place` is the row's place.
 template <int D, int count>
-DEVICE void grad_load_queries(struct bf16 *to, const void *from, int64_t stride, bool aligned,
-                              const struct grad_row *rows) {
-    constexpr int pieces = pieces_of<D, count>;
+DEVICE void grad_load_queries(struct bf16 *to, const void *from, bool aligned, const struct grad_row *rows,
+                              int64_t grad_row::*place) {
+    const struct bf16 *elements = (const struct bf16 *)from;
     if (!aligned) {
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < count * (D / 8); i += TENSOR_THREADS) {
-            const struct grad_row *row = rows + i / (D / 8);
-            int column = i % (D / 8) * 8;
-            const struct bf16 *head = (const struct bf16 *)from + row->token * stride + row->head * D + column;
-            load_eight(to + i / (D / 8) * (D + 8) + column, row->token < 0 ? NULL : head, false);
+            int row = i / (D / 8), column = i % (D / 8) * 8;
+            int64_t at = rows[row].*place;
+            load_eight(to + row * (D + 8) + column, at == NO_ROW ? NULL : elements + at + column, false);
         }
         return;
     }
 #pragma unroll
-    for (int n = 0; n < pieces; n++) {
+    for (int n = 0; n < pieces_of<D, count>; n++) {
         int row, column;
         piece_of<D>(n, &row, &column);
         if ((n + 1) * TENSOR_THREADS > count * (D / 8) && row >= count) continue;
-        int token = rows[row].token, head = rows[row].head;
-        cp_async16(to + row * (D + 8) + column, (const struct bf16 *)from + token * stride + head * D + column,
-                   token < 0 ? 0 : 16);
+        int64_t at = rows[row].*place;
+        cp_async16(to + row * (D + 8) + column, elements + at + column, at == NO_ROW ? 0 : 16);
     }
 }
 
@@ -105,12 +106,14 @@ DEVICE float masked(float v, bool condition) {
     return f32_from_bits(bits_from_f32(v) & (0u - (uint32_t)condition));
 }
 
-// *score becomes p, and *value (grad_out . value) the gradient of the score; both are 0 if the key is not seen.
-DEVICE void grad_of_score(float *score, float *value, float lse_log2, float delta, bool seen, float scale,
-                          float scale_log2) {
-    float p = exp2_approx(add_rn(mul_rn(*score, scale_log2), -lse_log2));
-    *value = masked(mul_rn(mul_rn(p, add_rn(*value, -delta)), scale), seen);
-    *score = masked(p, seen);
+// Returns p, the share of a key in a row's softmax; 0 if the key is not seen.
+DEVICE float grad_share(float score, float lse_log2, float scale_log2, bool seen) {
+    return masked(exp2_approx(add_rn(mul_rn(score, scale_log2), -lse_log2)), seen);
+}
+
+// Returns the gradient of a score, of grad_out . value; 0 if the key is not seen.
+DEVICE float grad_of_score(float p, float value, float delta, float scale, bool seen) {
+    return masked(mul_rn(mul_rn(p, add_rn(value, -delta)), scale), seen);
 }
 
 // ---- the gradients of queries ----
@@ -123,7 +126,7 @@ DEVICE void grad_store_queries(const struct attention_grad_args *g, const struct
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const struct grad_row *row = rows + (int)threadIdx.x / 32 * 16 + lane / 4 + 8 * i;
-        if (row->token < 0) continue;
+        if (row->query == NO_ROW) continue;
         struct bf16 *to = (struct bf16 *)g->grad_qkv + row->token * g->grad_qkv_stride + row->head * D + 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < D / 8; n++) store_pair(to + n * 8, sums[n][2 * i], sums[n][2 * i + 1], g->grad_qkv_paired);
@@ -150,18 +153,18 @@ __global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_grad_queries_kern
     struct tile_step step = tile_step_of(&tile, first_step, own, 0);
     load_rows<D, KEY_BLOCK>(k, keys + step.begin * D, step.count);
     load_rows<D, KEY_BLOCK>(v, values + step.begin * D, step.count);
-    grad_load_queries<D, TILE_ROWS>(q, a.qkv, a.qkv_stride, a.qkv_aligned, rows);
-    grad_load_queries<D, TILE_ROWS>(grad_out, g.grad_out, g.grad_out_stride, g.grad_out_aligned, rows);
+    grad_load_queries<D, TILE_ROWS>(q, a.qkv, a.qkv_aligned, rows, &grad_row::query);
+    grad_load_queries<D, TILE_ROWS>(grad_out, g.grad_out, g.grad_out_aligned, rows, &grad_row::grad_out);
     cp_async_commit();
     float lse_log2[2], delta[2];
     int own_begin[2], own_len[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         struct grad_row row = rows[first_row + lane_id() / 4 + 8 * i];
-        lse_log2[i] = row.lse_log2;
-        delta[i] = row.delta;
-        own_begin[i] = row.own_begin - tile.kv_begin;
-        own_len[i] = row.own_len;
+        lse_log2[i] = row.softmax.lse_log2;
+        delta[i] = row.softmax.delta;
+        own_begin[i] = row.own.begin - tile.kv_begin;
+        own_len[i] = row.own.len;
     }
     float sums[column_tiles<D>][4], scale_log2 = mul_rn(a.scale, log2_e);
     tile_clear<D>(sums);
@@ -191,7 +194,8 @@ __global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_grad_queries_kern
             for (int e = 0; e < 4; e++) {
                 int key = j * 8 + e % 2, i = e / 2;
                 bool seen = window ? (uint32_t)(key - begin[i]) < (uint32_t)len[i] : key < begin[i] + len[i];
-                grad_of_score(&p[j][e], &ds[j][e], lse_log2[i], delta[i], seen, a.scale, scale_log2);
+                float share = grad_share(p[j][e], lse_log2[i], scale_log2, true);
+                ds[j][e] = grad_of_score(share, ds[j][e], delta[i], a.scale, seen);
             }
         tile_add<D, KEY_BLOCK>(sums, ds, step_keys);
         step = next;
@@ -208,9 +212,8 @@ template <int D> struct grad_stage { struct bf16 q[QUERY_STEP][(size_t)D + 8], g
 template <int D>
 DEVICE void grad_load_stage(struct grad_stage<D> *stage, const struct attention_grad_args *g,
                             const struct grad_row *rows) {
-    const struct attention_args *a = &g->layer;
-    grad_load_queries<D, QUERY_STEP>(stage->q[0], a->qkv, a->qkv_stride, a->qkv_aligned, rows);
-    grad_load_queries<D, QUERY_STEP>(stage->grad_out[0], g->grad_out, g->grad_out_stride, g->grad_out_aligned, rows);
+    grad_load_queries<D, QUERY_STEP>(stage->q[0], g->layer.qkv, g->layer.qkv_aligned, rows, &grad_row::query);
+    grad_load_queries<D, QUERY_STEP>(stage->grad_out[0], g->grad_out, g->grad_out_aligned, rows, &grad_row::grad_out);
 }
 
 // Starts the copy of QUERY_STEP rows.
@@ -220,29 +223,87 @@ DEVICE void grad_load_rows(struct grad_row *to, const struct grad_row *from) {
         cp_async16((char *)to + self * 16, (const char *)from + self * 16, 16);
 }
 
-// Writes a part's gradients of the keys or the values of a block, [KEY_BLOCK][D].
-template <int D> DEVICE void grad_store_part(float *to, const float sums[column_tiles<D>][4]) {
-    int lane = lane_id(), row = (int)threadIdx.x / 32 * 16 + lane / 4;
+// Four elements of a thread, which are moved at once.
+struct alignas(16) grad_quad {
+    float of[4];
+};
+
+// A warp's elements of the scores of a step.
+enum { STEP_QUADS = KEY_ROWS / 16 * (QUERY_STEP / 8) };
+
+// p[keys,rows] of scores; also written to shares[i][lane]. `key` is the thread's first key, and `rows` are the step's.
+DEVICE void grad_shares(float p[STEP_QUADS][4], struct grad_quad *shares, const struct grad_row *rows, int key,
+                        bool is_prefix, float scale_log2) {
+    int lane = lane_id();
 #pragma unroll
-    for (int n = 0; n < D / 8; n++)
+    for (int j = 0; j < QUERY_STEP / 8; j++) {
 #pragma unroll
-        for (int e = 0; e < 4; e++) to[(row + e / 2 * 8) * D + n * 8 + 2 * (lane % 4) + e % 2] = sums[n][e];
+        for (int i = 0; i < 2; i++) {
+            const struct grad_row *row = &rows[j * 8 + 2 * (lane % 4) + i];
+            struct grad_softmax softmax = row->softmax;
+            struct grad_range seen = *(is_prefix ? &row->prefix : &row->own);
+#pragma unroll
+            for (int m = 0; m < KEY_ROWS / 8; m++) {
+                float *score = &p[m / 2 * (QUERY_STEP / 8) + j][m % 2 * 2 + i];
+                bool sees = (uint32_t)(key + m * 8 - seen.begin) < (uint32_t)seen.len;
+                *score = grad_share(*score, softmax.lse_log2, scale_log2, sees);
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < KEY_ROWS / 16; m++) {
+            int at = m * (QUERY_STEP / 8) + j;
+            struct grad_quad quad = {{p[at][0], p[at][1], p[at][2], p[at][3]}};
+            shares[at * 32 + lane] = quad;
+        }
+    }
 }
 
-// A block for each part and key head. A warp has the scores of sixteen keys and the query rows of a step. Queries and
-// gradients of outputs are loaded one step ahead, and what tells where they are another step before.
+// The gradients of scores, of grad_out . value and of what grad_shares wrote: p is 0 where a key is not seen.
+DEVICE void grad_of_scores(float values[STEP_QUADS][4], const struct grad_quad *shares, const struct grad_row *rows,
+                           float scale) {
+    int lane = lane_id();
+#pragma unroll
+    for (int j = 0; j < QUERY_STEP / 8; j++) {
+        const struct grad_row *row = &rows[j * 8 + 2 * (lane % 4)];
+        float delta[2] = {row[0].softmax.delta, row[1].softmax.delta};
+#pragma unroll
+        for (int m = 0; m < KEY_ROWS / 16; m++) {
+            int at = m * (QUERY_STEP / 8) + j;
+            struct grad_quad p = shares[at * 32 + lane];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                values[at][e] = grad_of_score(p.of[e], values[at][e], delta[e % 2], scale, p.of[e] != 0);
+        }
+    }
+}
+
+// Writes a warp's gradients of the keys or the values of a block, [KEY_BLOCK][D].
+template <int D> DEVICE void grad_store_part(float *to, int first_key, const float sums[column_tiles<2 * D>][4]) {
+    int lane = lane_id(), row = first_key + lane / 4;
+#pragma unroll
+    for (int n = 0; n < KEY_ROWS / 16 * (D / 8); n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            to[(row + n / (D / 8) * 16 + e / 2 * 8) * D + n % (D / 8) * 8 + 2 * (lane % 4) + e % 2] = sums[n][e];
+}
+
+// A block for each part and key head. A pair of warps has 32 keys: one computes p and the gradients of values, and the
+// other, which takes p from it, the gradients of scores and keys. Queries and gradients of outputs are loaded one step
+// ahead, and what tells where they are another step before.
 template <int D>
 __global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_grad_keys_kernel(struct attention_grad_args g) {
     const struct attention_args a = g.layer;
     struct grad_part part = g.parts[blockIdx.x];
-    int key_head = (int)blockIdx.y, first_key = (int)threadIdx.x / 32 * 16, lane = lane_id();
-    int steps = part.tiles * (TILE_ROWS / QUERY_STEP), own_key = part.begin + first_key + lane / 4;
+    int key_head = (int)blockIdx.y, warp = (int)threadIdx.x / 32, first_key = warp % 2 * KEY_ROWS;
+    bool of_values = warp < 2;
+    int steps = part.tiles * (TILE_ROWS / QUERY_STEP), own_key = part.begin + first_key + lane_id() / 4;
     const struct bf16 *keys = (const struct bf16 *)a.keys + (key_head * a.cache_rows + part.begin) * D;
     const struct bf16 *values = (const struct bf16 *)a.values + (key_head * a.cache_rows + part.begin) * D;
     const struct grad_row *all_rows = grad_rows_of(&g, part.first_tile, key_head);
     struct bf16 *k = (struct bf16 *)dynamic_shared(), *v = k + KEY_BLOCK * (D + 8);
     struct grad_stage<D> *stages = (struct grad_stage<D> *)(v + KEY_BLOCK * (D + 8));
     struct grad_row *rows = (struct grad_row *)(stages + 2); // of step i from i % ROW_STAGES * QUERY_STEP on
+    struct grad_quad *shares = (struct grad_quad *)(rows + ROW_STAGES * QUERY_STEP) + warp % 2 * STEP_QUADS * 32;
     grad_load_rows(rows, all_rows);
     grad_load_rows(rows + QUERY_STEP, all_rows + QUERY_STEP);
     cp_async_commit();
@@ -253,41 +314,29 @@ __global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_grad_keys_kernel(
     __syncthreads();
     grad_load_stage<D>(&stages[0], &g, rows);
     cp_async_commit();
-    float grad_keys[column_tiles<D>][4], grad_values[column_tiles<D>][4], scale_log2 = mul_rn(a.scale, log2_e);
-    tile_clear<D>(grad_keys);
-    tile_clear<D>(grad_values);
+    float sums[column_tiles<2 * D>][4], scale_log2 = mul_rn(a.scale, log2_e);
+    tile_clear<2 * D>(sums);
     for (int step = 0; step < steps; step++) {
         cp_async_wait<0>();
         __syncthreads(); // the step is there, and nobody reads the other stage any more
         const struct grad_stage<D> *stage = &stages[step % 2];
         const struct grad_row *step_rows = rows + step % ROW_STAGES * QUERY_STEP;
+        const struct bf16 *q = stage->q[0], *grad_out = stage->grad_out[0];
         if (step + 1 < steps)
             grad_load_stage<D>(&stages[(step + 1) % 2], &g, rows + (step + 1) % ROW_STAGES * QUERY_STEP);
         if (step + 2 < steps)
             grad_load_rows(rows + (step + 2) % ROW_STAGES * QUERY_STEP, all_rows + (step + 2) * QUERY_STEP);
         cp_async_commit();
-        float p[QUERY_STEP / 8][4], ds[QUERY_STEP / 8][4];
-        tile_scores<D, QUERY_STEP>(p, k + first_key * (D + 8), stage->q[0]);
-        tile_scores<D, QUERY_STEP>(ds, v + first_key * (D + 8), stage->grad_out[0]);
-#pragma unroll
-        for (int j = 0; j < QUERY_STEP / 8; j++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const struct grad_row *row = &step_rows[j * 8 + 2 * (lane % 4) + i];
-                const int32_t *seen = part.is_prefix ? &row->prefix_begin : &row->own_begin;
-                float lse_log2 = row->lse_log2, delta = row->delta;
-                uint32_t begin = (uint32_t)seen[0], len = (uint32_t)seen[1];
-#pragma unroll
-                for (int e = i; e < 4; e += 2)
-                    grad_of_score(&p[j][e], &ds[j][e], lse_log2, delta, (uint32_t)(own_key + e / 2 * 8) - begin < len,
-                                  a.scale, scale_log2);
-            }
-        tile_add<D, QUERY_STEP>(grad_values, p, stage->grad_out[0]);
-        tile_add<D, QUERY_STEP>(grad_keys, ds, stage->q[0]);
+        float factors[STEP_QUADS][4];
+        tile_scores<D, QUERY_STEP, KEY_ROWS / 16>(factors, (of_values ? k : v) + first_key * (D + 8),
+                                                  of_values ? q : grad_out);
+        if (of_values) grad_shares(factors, shares, step_rows, own_key, part.is_prefix, scale_log2);
+        __syncthreads(); // p is there
+        if (!of_values) grad_of_scores(factors, shares, step_rows, a.scale);
+        tile_add<D, QUERY_STEP, KEY_ROWS / 16>(sums, factors, of_values ? grad_out : q);
     }
     float *to = g.partial + ((int64_t)key_head * g.part_count + blockIdx.x) * (2 * KEY_BLOCK * D);
-    grad_store_part<D>(to, grad_keys);
-    grad_store_part<D>(to + KEY_BLOCK * D, grad_values);
+    grad_store_part<D>(to + (of_values ? KEY_BLOCK * D : 0), first_key, sums);
 }
 
 // A block for each token and key head: the sum of the parts of the token's cache row, or zeros if no span names it.
@@ -316,7 +365,7 @@ static status attention_grad_tensor(struct cuda_backend *cuda, const struct atte
     unsigned key_heads = (unsigned)plan->heads.key;
     size_t tile_bytes = (size_t)TILE_ROWS * (D + 8) * sizeof(struct bf16);
     size_t keys_shared = 2 * tile_bytes + 2 * sizeof(struct grad_stage<D>);
-    keys_shared += ROW_STAGES * QUERY_STEP * sizeof(struct grad_row);
+    keys_shared += ROW_STAGES * QUERY_STEP * sizeof(struct grad_row) + KEY_BLOCK * QUERY_STEP * sizeof(float);
     dim3 queries((unsigned)plan->tile_count, key_heads);
     LAUNCH(attention_grad_rows_kernel<D>, queries, TENSOR_THREADS, 0, cuda->stream, *args);
     if (plan->has_window)
