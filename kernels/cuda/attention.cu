@@ -223,33 +223,51 @@ DEVICE float *decode_partial(const struct decode_args *g, int64_t tile, int head
     return sums->data + ((tile * a->heads + head) * sums->max_chunks + chunk) * (a->size + PARTIAL_EXTRA);
 }
 
-// The region of a chunk: the last one that begins at it or before.
+// The region of a chunk: the last one that begins at it or before. The lanes of a warp look at a region each.
 DEVICE struct decode_region decode_region_of(const struct decode_work *work, int chunk) {
-    int low = 0, high = work->regions - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (work->region[middle].first_chunk <= chunk)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return work->region[low];
+    int count = 0, regions = work->regions;
+#pragma unroll 4
+    for (int i = lane_id(); i < regions; i += 32) count += work->region[i].first_chunk <= chunk;
+    for (int lanes = 16; lanes > 0; lanes /= 2) count += shuffle_xor(count, lanes);
+    return work->region[count - 1];
 }
 
-// to[row] = the query rows of the region's tokens, H / K for each; zeros after the last.
+// Where a query row of the region's tokens is, of which each has H / K; the first row's place after the last one.
+template <int D>
+DEVICE const struct bf16 *decode_row_of(const struct decode_args *g, const struct decode_region *region, int row,
+                                        int key_head) {
+    const struct attention_args *a = &g->layer;
+    int group = a->heads / a->key_heads, there = row < region->tokens * group ? row : 0, token = there / group;
+    int64_t query = a->tiles[g->work->order[region->first_token + token]].q_begin;
+    return (const struct bf16 *)a->qkv + query * a->qkv_stride + (key_head * group + there - token * group) * D;
+}
+
+// to[row] = the query rows of the region's tokens; zeros after the last.
 template <int D>
 DEVICE void decode_load_queries(struct bf16 *to, const struct decode_args *g, const struct decode_region *region,
                                 int key_head) {
-    const struct attention_args *a = &g->layer;
-    int group = a->heads / a->key_heads;
-    for (int i = (int)threadIdx.x; i < TILE_ROWS * (D / 8); i += TENSOR_THREADS) {
-        int row = i / (D / 8), column = i % (D / 8) * 8;
-        const struct bf16 *head = NULL;
-        if (row < region->tokens * group) {
-            int64_t token = a->tiles[g->work->order[region->first_token + row / group]].q_begin;
-            head = (const struct bf16 *)a->qkv + token * a->qkv_stride + (key_head * group + row % group) * D + column;
+    int rows = region->tokens * (g->layer.heads / g->layer.key_heads);
+    if (!g->layer.qkv_aligned) {
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < TILE_ROWS * (D / 8); i += TENSOR_THREADS) {
+            int row = i / (D / 8), column = i % (D / 8) * 8;
+            const struct bf16 *from = decode_row_of<D>(g, region, row, key_head) + column;
+            load_eight(to + row * (D + 8) + column, row < rows ? from : NULL, false);
         }
-        load_eight(to + row * (D + 8) + column, head, a->qkv_aligned);
+        return;
+    }
+    const struct bf16 *from[(size_t)pieces_of<D, TILE_ROWS>]; // all known before the first copy, which no load passes
+#pragma unroll
+    for (int n = 0; n < pieces_of<D, TILE_ROWS>; n++) {
+        int row, column;
+        piece_of<D>(n, &row, &column);
+        from[n] = decode_row_of<D>(g, region, row, key_head) + column;
+    }
+#pragma unroll
+    for (int n = 0; n < pieces_of<D, TILE_ROWS>; n++) {
+        int row, column;
+        piece_of<D>(n, &row, &column);
+        cp_async16(to + row * (D + 8) + column, from[n], row < rows ? 16 : 0);
     }
 }
 
