@@ -282,7 +282,7 @@ struct operations {
     status (*linear_grad_input)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct weight *,
                                 bool add);
     // grad_weight [N,L] += grad_out^T in; grad_bias F32 [1,N] += column sums of grad_out (or none). grad_weight is F32,
-    // or BF16 and rounded once a call; a GPU rounds the product too. `in` and grad_out have the same type.
+    // or BF16 and rounded once a call; a GPU rounds a product of BF16 too. `in` and grad_out have the same type.
     status (*linear_grad_weight)(struct backend *, struct tensor grad_weight, struct tensor grad_bias,
                                  struct tensor grad_out, struct tensor in);
 

@@ -645,12 +645,20 @@ static status lt_try(struct cuda_backend *cuda, const struct lt_shape *shape, st
     return OK;
 }
 
+// A view of device memory; `buffer` is the caller's.
+static struct tensor lt_tensor_of(struct buffer *buffer, const void *data, enum element type, int64_t rows,
+                                  int64_t columns, int64_t stride) {
+    size_t offset = (uintptr_t)data % 16;
+    *buffer = {};
+    buffer->data = (unsigned char *)const_cast<void *>(data) - offset;
+    return {buffer, offset, type, rows, columns, stride};
+}
+
 static status lt_copy(struct cuda_backend *cuda, void *out, int64_t out_stride, const void *in, int64_t in_stride,
                       int64_t rows, int64_t columns, enum element type) {
-    size_t size = element_size(type);
-    CUDA_TRY(cudaMemcpy2DAsync(out, (size_t)out_stride * size, in, (size_t)in_stride * size, (size_t)columns * size,
-                               (size_t)rows, cudaMemcpyDeviceToDevice, cuda->stream));
-    return OK;
+    struct buffer buffers[2];
+    return cuda_convert(cuda, lt_tensor_of(&buffers[0], out, type, rows, columns, out_stride),
+                        lt_tensor_of(&buffers[1], in, type, rows, columns, in_stride));
 }
 
 // Copies an operand to scratch memory, where its rows begin at multiples of 16 bytes; not if they do.

@@ -64,13 +64,17 @@ static status convert_run(struct cuda_backend *cuda, struct row_args a) {
         LAUNCH(convert_kernel, grid_of(octets_of(a.columns), a.rows), ROW_THREADS, 0, cuda->stream, a);
         return cuda_launched("convert");
     }
-    // Units of 16 bytes are copied where rows consist of them, otherwise elements.
+    // Units of 16 or 8 bytes are copied where rows consist of them, otherwise elements.
     int64_t size = (int64_t)element_size(a.in.type), bytes = a.columns * size;
+    struct device_rows both[] = {a.out, a.in};
+    if (bytes % 8 == 0 && halves_of(both, 2)) size = 8;
     if (a.out.aligned && a.in.aligned && bytes % 16 == 0) size = 16;
     a.columns = bytes / size;
     dim3 grid = grid_of(a.columns, a.rows);
     if (size == 16)
         LAUNCH(copy_kernel<struct words16>, grid, ROW_THREADS, 0, cuda->stream, a);
+    else if (size == 8)
+        LAUNCH(copy_kernel<struct words8>, grid, ROW_THREADS, 0, cuda->stream, a);
     else if (size == 4)
         LAUNCH(copy_kernel<uint32_t>, grid, ROW_THREADS, 0, cuda->stream, a);
     else if (size == 2)

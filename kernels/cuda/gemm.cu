@@ -128,7 +128,7 @@ DEVICE void product_store(const struct product &p, int64_t row, int64_t column, 
     if (row >= p.a.outer || column >= p.b.outer) return;
     int64_t at = row * p.out_stride + column;
     if (p.bias) sum = add_rn(sum, element_read(p.bias, p.bias_type, column));
-    if (p.add && p.out_type == ELEMENT_BF16) sum = f32_from_bf16(bf16_from_f32(sum));
+    if (p.add && p.type == ELEMENT_BF16 && p.out_type == ELEMENT_BF16) sum = f32_from_bf16(bf16_from_f32(sum));
     if (p.add) sum = add_rn(element_read(p.out, p.out_type, at), sum);
     if (p.out_type == ELEMENT_F32)
         ((float *)p.out)[at] = sum;

@@ -17,7 +17,7 @@ struct operand {
 };
 
 // out[M,N] = a b^T, plus bias[N] unless it is NULL, plus `out` as it was if `add`. The sums are float32 and rounded
-// once; with `add` they are rounded to the output's type before they are added too, as cuBLASLt does it.
+// once. With `add`, a product of bfloat16 is rounded to the output's type before it is added too, as cuBLASLt does it.
 struct product {
     struct operand a, b;
     enum element type; // of a and b: F32 or BF16

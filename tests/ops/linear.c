@@ -33,15 +33,15 @@ static double linear_bound(const struct harness *h, int64_t terms) {
     return fmax(3e-6 * sqrt((double)terms), 1.5e-7 * (double)terms) + 1e-6 + 6 * h->product_error * sqrt((double)terms);
 }
 
-// Adds `before` to a product. Returns the error allowed for it: a product may be rounded to the type of the output that
-// it is added to.
-static double linear_add(double *product, const float *before, struct tensor out) {
+// Adds `before` to a product of `type`. Returns the error allowed for it: a product of bfloat16 may be rounded before
+// it is added to bfloat16.
+static double linear_add(double *product, const float *before, struct tensor out, enum element type) {
     double largest = 0;
     for (int64_t i = 0; i < out.rows * out.columns; i++) {
         largest = fmax(largest, fabs(product[i]));
         product[i] += before[i];
     }
-    return out.type == ELEMENT_BF16 ? largest * 0x1p-8 : 0;
+    return type == ELEMENT_BF16 && out.type == ELEMENT_BF16 ? largest * 0x1p-8 : 0;
 }
 
 // `out` is in W^T + bias (or none), where `plain` is W.
@@ -112,7 +112,7 @@ static void linear_check_input_gradient(struct harness *h, const struct linear_c
     if (h->first) {
         want = linear_product(h, harness_values(h, grad_out), harness_values(h, plain), s->m, s->l, s->n,
                               (int64_t[]){s->n, 1, 1, s->l});
-        if (s->add) rounded = linear_add(want, before, out);
+        if (s->add) rounded = linear_add(want, before, out, s->type);
     }
     harness_near(h, "grad_in", out, want, rounded + linear_bound(h, s->n), 1e-5 + h->product_error);
 }
@@ -127,7 +127,7 @@ static void linear_check_weight_gradient(struct harness *h, const struct linear_
     if (h->first) {
         float *values = harness_values(h, grad_out);
         want = linear_product(h, values, harness_values(h, in), s->n, s->l, s->m, (int64_t[]){1, s->n, 1, s->l});
-        rounded = linear_add(want, before, out);
+        rounded = linear_add(want, before, out, s->type);
         sums = harness_memory(h, (size_t)s->n * sizeof *sums);
         for (int64_t i = 0; s->bias && i < s->m * s->n; i++) sums[i % s->n] += values[i];
         for (int64_t i = 0; s->bias && i < s->n; i++) sums[i] += bias_before[i];
