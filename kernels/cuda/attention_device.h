@@ -42,11 +42,11 @@ struct alignas(8) grad_range {
 };
 
 // Instead of a place, after the tile's last row, which sees no keys. It is a multiple of 16 bytes.
-constexpr int64_t no_row = -8;
+constexpr int64_t NO_ROW = -8;
 
 // A query row of the gradient; kept for each row of a tile and key head.
 struct alignas(16) grad_row {
-    int64_t query, grad_out; // where its elements are in qkv and grad_out; or no_row
+    int64_t query, grad_out; // where its elements are in qkv and grad_out; or NO_ROW
     int32_t token, head;
     struct grad_softmax softmax;
     struct grad_range prefix, own; // the keys that it sees

@@ -53,7 +53,7 @@ template <int D> __global__ void attention_grad_rows_kernel(struct attention_gra
     }
     int row = first + lane_id();
     if (lane_id() >= 16) return;
-    struct grad_row to = {no_row, no_row, 0, 0, {0, 0}, {0, 0}, {0, 0}};
+    struct grad_row to = {NO_ROW, NO_ROW, 0, 0, {0, 0}, {0, 0}, {0, 0}};
     if (row < tile.rows) {
         int begin = tile_first(&tile, row, group), end = tile_end(&tile, row, group);
         to.token = (int32_t)tile_token(&tile, row, group);
@@ -85,7 +85,7 @@ DEVICE void grad_load_queries(struct bf16 *to, const void *from, bool aligned, c
         for (int i = (int)threadIdx.x; i < count * (D / 8); i += TENSOR_THREADS) {
             int row = i / (D / 8), column = i % (D / 8) * 8;
             int64_t at = rows[row].*place;
-            load_eight(to + row * (D + 8) + column, at == no_row ? NULL : elements + at + column, false);
+            load_eight(to + row * (D + 8) + column, at == NO_ROW ? NULL : elements + at + column, false);
         }
         return;
     }
@@ -94,14 +94,14 @@ DEVICE void grad_load_queries(struct bf16 *to, const void *from, bool aligned, c
     for (int n = 0; n < pieces_of<D, count>; n++) {
         int row, column;
         piece_of<D>(n, &row, &column);
-        at[n] = row < count ? rows[row].*place : no_row;
+        at[n] = row < count ? rows[row].*place : NO_ROW;
     }
 #pragma unroll
     for (int n = 0; n < pieces_of<D, count>; n++) {
         int row, column;
         piece_of<D>(n, &row, &column);
         if ((n + 1) * TENSOR_THREADS > count * (D / 8) && row >= count) continue;
-        cp_async16(to + row * (D + 8) + column, elements + at[n] + column, at[n] == no_row ? 0 : 16);
+        cp_async16(to + row * (D + 8) + column, elements + at[n] + column, at[n] == NO_ROW ? 0 : 16);
     }
 }
 
@@ -132,7 +132,7 @@ DEVICE void grad_store_queries(const struct attention_grad_args *g, const struct
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const struct grad_row *row = rows + (int)threadIdx.x / 32 * 16 + lane / 4 + 8 * i;
-        if (row->query == no_row) continue;
+        if (row->query == NO_ROW) continue;
         struct bf16 *to = (struct bf16 *)g->grad_qkv + row->token * g->grad_qkv_stride + row->head * D + 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < D / 8; n++) store_pair(to + n * 8, sums[n][2 * i], sums[n][2 * i + 1], g->grad_qkv_paired);
