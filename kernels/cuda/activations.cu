@@ -114,8 +114,8 @@ static status activation_run(struct backend *backend, enum activation kind, stru
         activation_launch_kind<LAYOUT_F32>(cuda, kind, &args);
     else if (layout == LAYOUT_BF16)
         activation_launch_kind<LAYOUT_BF16>(cuda, kind, &args);
-    else if (halves_of(operands, 6)) // the vision tower's 3,420 columns
-        activation_launch_kind<LAYOUT_HALVES>(cuda, kind, &args);
+    else if (kind == ACTIVATION_SWIGLU && halves_of(operands, 6)) // the vision tower's 3,420 columns
+        activation_launch<ACTIVATION_SWIGLU, LAYOUT_HALVES>(cuda, &args);
     else
         activation_launch_kind<LAYOUT_ANY>(cuda, kind, &args);
     return cuda_launched(grad_in ? "activation_grad" : "activation");

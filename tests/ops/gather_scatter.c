@@ -9,7 +9,7 @@
 // gather, scatter, scatter_add and add, against loops.
 
 static void gather_scatter_check_gather(struct harness *h) {
-    int64_t rows = harness_range(h, 1, 40), table_rows = harness_range(h, 1, 50), columns = harness_range(h, 1, 200);
+    int64_t rows = harness_range(h, 1, 40), table_rows = harness_range(h, 1, 50), columns = harness_columns(h, 1, 200);
     enum element from = harness_float_type(h), to = harness_float_type(h);
     harness_case(h, "gather %lld of %lld x %lld, types %d %d", (long long)rows, (long long)table_rows,
                  (long long)columns, from, to);
@@ -100,6 +100,7 @@ static void gather_scatter_check(struct harness *h) {
         gather_scatter_check_add(h);
     }
     while (harness_next_layout(h)) {
+        gather_scatter_check_gather(h);
         gather_scatter_check_scatter_add(h, 60);
         gather_scatter_check_add(h);
     }

@@ -103,11 +103,12 @@ int64_t harness_range(struct harness *h, int64_t low, int64_t high) {
 
 int64_t harness_columns(struct harness *h, int64_t low, int64_t high) {
     int64_t columns = harness_range(h, low, high);
-    return h->layout == HARNESS_ANY ? columns : (columns + 7) / 8 * 8;
+    if (h->layout == HARNESS_ANY) return columns;
+    return (columns + 7) / 8 * 8 + (h->layout == HARNESS_HALVES ? 4 : 0);
 }
 
 bool harness_next_layout(struct harness *h) {
-    h->layout = h->layout == HARNESS_BF16 ? HARNESS_ANY : h->layout + 1;
+    h->layout = h->layout == HARNESS_HALVES ? HARNESS_ANY : h->layout + 1;
     return h->layout != HARNESS_ANY;
 }
 

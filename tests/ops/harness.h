@@ -10,9 +10,10 @@
 
 // How the tensors of a case lie. GPUs have kernels of their own for aligned rows of one type.
 enum harness_layout {
-    HARNESS_ANY,  // of either float type, at random, with rows of any length
-    HARNESS_F32,  // all of them F32, with rows of whole octets at multiples of 16 bytes
-    HARNESS_BF16, // all of them BF16, likewise
+    HARNESS_ANY,    // of either float type, at random, with rows of any length
+    HARNESS_F32,    // all of them F32, with rows of whole octets at multiples of 16 bytes
+    HARNESS_BF16,   // all of them BF16, likewise
+    HARNESS_HALVES, // all of them BF16, with rows of half an octet more, at multiples of 8 bytes
 };
 
 struct harness {
@@ -60,7 +61,8 @@ double harness_unit(struct harness *h);
 // F32 or BF16, that of the layout if it has one.
 enum element harness_float_type(struct harness *h);
 
-// A random number of columns in [low, high]; in a layout with whole octets a multiple of 8, up to 7 more.
+// A random number of columns in [low, high]; in a layout with octets a multiple of 8, up to 7 more, and in
+// HARNESS_HALVES four more than that.
 int64_t harness_columns(struct harness *h, int64_t low, int64_t high);
 
 // Goes on to the next layout. After the last one it goes back to HARNESS_ANY and returns false. So that cases are tried
