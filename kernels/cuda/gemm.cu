@@ -235,12 +235,6 @@ template <bool a_transposed, bool b_transposed> static void gemm_load(void) {
     LOAD((gemm_bf16_kernel<a_transposed, b_transposed, 2>));
 }
 
-void gemm_bf16_load(void) {
-    gemm_load<true, true>();
-    gemm_load<false, true>();
-    gemm_load<false, false>();
-}
-
 // The number of tiles of `tile` rows and columns that a product's outputs have.
 static unsigned gemm_tiles(const struct product *p, int64_t tile) {
     return (unsigned)((p->a.outer + tile - 1) / tile * ((p->b.outer + tile - 1) / tile));
@@ -349,6 +343,20 @@ status gemm_skinny(struct cuda_backend *cuda, const struct product *p) {
     else
         gemm_skinny_launch_rows<64>(cuda, p);
     return cuda_launched("gemm_skinny");
+}
+
+template <int rows> static void gemm_skinny_load(void) {
+    LOAD((gemm_skinny_kernel<rows, 2>));
+    LOAD((gemm_skinny_kernel<rows, 4>));
+}
+
+void gemm_bf16_load(void) {
+    gemm_load<true, true>();
+    gemm_load<false, true>();
+    gemm_load<false, false>();
+    gemm_skinny_load<16>();
+    gemm_skinny_load<32>();
+    gemm_skinny_load<64>();
 }
 
 // ---- float32 ----

@@ -65,7 +65,8 @@ status product_logits(struct cuda_backend *cuda, struct tensor logits, struct te
 // The canonical product of bfloat16, of any shape, by the own kernel; if `a` is transposed, `b` is too.
 status gemm_bf16(struct cuda_backend *cuda, const struct product *product);
 
-// Loads the kernels of gemm_bf16 before products are recorded: cuBLASLt may have computed all of them so far.
+// Loads the kernels of gemm_bf16 and gemm_skinny before products are recorded: cuBLASLt may have computed all of them
+// so far.
 void gemm_bf16_load(void);
 
 // The product of float32, of any shape.
