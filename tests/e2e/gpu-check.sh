@@ -32,12 +32,16 @@ check emulated machine questions sharing bench peer || fail "$(cat "$work/table"
 [ "$(grep -c '"like": "sm_90", "equal": \([0-9]*\), "of": \1}' gpu-check/questions.json)" = 8 ] || fail "$(cat gpu-check/questions.json)"
 grep '"like": "sm_80"' gpu-check/questions.json | grep -q '"equal": \([0-9]*\), "of": \1}' && fail "the two kinds of tensor cores agree"
 grep -q "^cuBLASLt: none: products are measured with the own kernel$" "$work/table" gpu-check/machine.log || fail "$(cat "$work/table")"
-grep -q '^| .* % of the own product |$' "$work/table" || fail "the shares do not say of what they are: $(cat "$work/table")"
+cp "$work/table" "$work/first"
 grep -q "is needed; libstdc++ of the machine" gpu-check/machine.log || fail "$(cat gpu-check/machine.log)"
 ls gpu/lib/spare/libstdc++.so.* gpu/lib/spare/libgcc_s.so.* >"$work/out" || fail "the archive has no libstdc++"
 grep -q '"us_called"' gpu-check/questions.json && grep -q '"exported"' gpu-check/questions.json || fail "$(cat gpu-check/questions.json)"
 grep -q '"peer": "none' gpu-check/peer.json || [ -e /dev/nvidia0 ] || fail "a peer without a GPU: $(cat gpu-check/peer.log)"
 grep -q '"item": "digest", .*"us": ' gpu-check/bench.json || fail "nothing was measured: $(cat gpu-check/bench.log)"
+# Where other work slows the copy down that is measured first, memory limits even a large product: tries again.
+says_of_what() { grep -q '^| .* % of the own product |$' "$1"; }
+bench_again() { check emulated bench && says_of_what "$work/table"; }
+says_of_what "$work/first" || wait_until 120 bench_again || fail "the shares do not say of what they are: $(cat "$work/table")"
 
 check cpu pipeline model score || fail "$(cat "$work/table")"
 grep -q '{"group": "score", .*"seconds": [0-9.]*, "tokens_per_s": [0-9]*}' "$work/table" || fail "$(cat "$work/table")"
