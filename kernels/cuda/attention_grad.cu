@@ -112,8 +112,8 @@ DEVICE float masked(float v, bool condition) {
     return f32_from_bits(bits_from_f32(v) & (0u - (uint32_t)condition));
 }
 
-// Returns p, the share of a key in a row's softmax; 0 if the key is not seen.
-DEVICE float grad_share(float score, float lse_log2, float scale_log2, bool seen) {
+// Returns p, the probability of a key in a row's softmax; 0 if the key is not seen.
+DEVICE float grad_probability(float score, float lse_log2, float scale_log2, bool seen) {
     return masked(exp2_approx(add_rn(mul_rn(score, scale_log2), -lse_log2)), seen);
 }
 
@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_grad_queries_kern
             for (int e = 0; e < 4; e++) {
                 int key = j * 8 + e % 2, i = e / 2;
                 bool seen = window ? (uint32_t)(key - begin[i]) < (uint32_t)len[i] : key < begin[i] + len[i];
-                float share = grad_share(p[j][e], lse_log2[i], scale_log2, true);
-                ds[j][e] = grad_of_score(share, ds[j][e], delta[i], a.scale, seen);
+                float probability = grad_probability(p[j][e], lse_log2[i], scale_log2, true);
+                ds[j][e] = grad_of_score(probability, ds[j][e], delta[i], a.scale, seen);
             }
         tile_add<D, KEY_BLOCK>(sums, ds, step_keys);
         step = next;
@@ -237,9 +237,10 @@ struct alignas(16) grad_quad {
 // A warp's elements of the scores of a step.
 enum { STEP_QUADS = KEY_ROWS / 16 * (QUERY_STEP / 8) };
 
-// p[keys,rows] of scores; also written to shares[i][lane]. `key` is the thread's first key, and `rows` are the step's.
-DEVICE void grad_shares(float p[STEP_QUADS][4], struct grad_quad *shares, const struct grad_row *rows, int key,
-                        bool is_prefix, float scale_log2) {
+// p[keys,rows] of scores; also written to probabilities[i][lane]. `key` is the thread's first key, and `rows` are the
+// step's.
+DEVICE void grad_probabilities(float p[STEP_QUADS][4], struct grad_quad *probabilities, const struct grad_row *rows,
+                               int key, bool is_prefix, float scale_log2) {
     int lane = lane_id();
 #pragma unroll
     for (int j = 0; j < QUERY_STEP / 8; j++) {
@@ -252,21 +253,21 @@ DEVICE void grad_shares(float p[STEP_QUADS][4], struct grad_quad *shares, const 
             for (int m = 0; m < KEY_ROWS / 8; m++) {
                 float *score = &p[m / 2 * (QUERY_STEP / 8) + j][m % 2 * 2 + i];
                 bool sees = (uint32_t)(key + m * 8 - seen.begin) < (uint32_t)seen.len;
-                *score = grad_share(*score, softmax.lse_log2, scale_log2, sees);
+                *score = grad_probability(*score, softmax.lse_log2, scale_log2, sees);
             }
         }
 #pragma unroll
         for (int m = 0; m < KEY_ROWS / 16; m++) {
             int at = m * (QUERY_STEP / 8) + j;
             struct grad_quad quad = {{p[at][0], p[at][1], p[at][2], p[at][3]}};
-            shares[at * 32 + lane] = quad;
+            probabilities[at * 32 + lane] = quad;
         }
     }
 }
 
-// The gradients of scores, of grad_out . value and of what grad_shares wrote: p is 0 where a key is not seen.
-DEVICE void grad_of_scores(float values[STEP_QUADS][4], const struct grad_quad *shares, const struct grad_row *rows,
-                           float scale) {
+// The gradients of scores, of grad_out . value and of what grad_probabilities wrote: p is 0 where a key is not seen.
+DEVICE void grad_of_scores(float values[STEP_QUADS][4], const struct grad_quad *probabilities,
+                           const struct grad_row *rows, float scale) {
     int lane = lane_id();
 #pragma unroll
     for (int j = 0; j < QUERY_STEP / 8; j++) {
@@ -275,7 +276,7 @@ DEVICE void grad_of_scores(float values[STEP_QUADS][4], const struct grad_quad *
 #pragma unroll
         for (int m = 0; m < KEY_ROWS / 16; m++) {
             int at = m * (QUERY_STEP / 8) + j;
-            struct grad_quad p = shares[at * 32 + lane];
+            struct grad_quad p = probabilities[at * 32 + lane];
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 values[at][e] = grad_of_score(p.of[e], values[at][e], delta[e % 2], scale, p.of[e] != 0);
@@ -309,7 +310,7 @@ __global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_grad_keys_kernel(
     struct bf16 *k = (struct bf16 *)dynamic_shared(), *v = k + KEY_BLOCK * (D + 8);
     struct grad_stage<D> *stages = (struct grad_stage<D> *)(v + KEY_BLOCK * (D + 8));
     struct grad_row *rows = (struct grad_row *)(stages + 2); // of step i from i % ROW_STAGES * QUERY_STEP on
-    struct grad_quad *shares = (struct grad_quad *)(rows + ROW_STAGES * QUERY_STEP) + warp % 2 * STEP_QUADS * 32;
+    struct grad_quad *probabilities = (struct grad_quad *)(rows + ROW_STAGES * QUERY_STEP) + warp % 2 * STEP_QUADS * 32;
     grad_load_rows(rows, all_rows);
     grad_load_rows(rows + QUERY_STEP, all_rows + QUERY_STEP);
     cp_async_commit();
@@ -336,9 +337,9 @@ __global__ void __launch_bounds__(TENSOR_THREADS, 2) attention_grad_keys_kernel(
         float factors[STEP_QUADS][4];
         tile_scores<D, QUERY_STEP, KEY_ROWS / 16>(factors, (of_values ? k : v) + first_key * (D + 8),
                                                   of_values ? q : grad_out);
-        if (of_values) grad_shares(factors, shares, step_rows, own_key, part.is_prefix, scale_log2);
+        if (of_values) grad_probabilities(factors, probabilities, step_rows, own_key, part.is_prefix, scale_log2);
         __syncthreads(); // p is there
-        if (!of_values) grad_of_scores(factors, shares, step_rows, a.scale);
+        if (!of_values) grad_of_scores(factors, probabilities, step_rows, a.scale);
         tile_add<D, QUERY_STEP, KEY_ROWS / 16>(sums, factors, of_values ? grad_out : q);
     }
     float *to = g.partial + ((int64_t)key_head * g.part_count + blockIdx.x) * (2 * KEY_BLOCK * D);

@@ -50,8 +50,8 @@ extern "C" {
 enum {
     LT_MAX_CANDIDATES = 16, // algorithms that are tried for a class
     LT_MIN_TOKENS = 9,      // with fewer the own product serves
-    LT_MIN_COPIED = 128, // lengths from which on matrices are copied to aligned rows, which costs less than it brings
-    LT_MAX_LINE = 512,   // bytes of the file
+    LT_MIN_COPIED = 128,    // with all lengths at least this, copies to aligned rows cost less than they save
+    LT_MAX_LINE = 512,      // bytes of the file
     LT_THREADS = 256,
     LT_MAX_BLOCKS = 1024,
     LT_MAX_ELEMENTS = 1 << 25, // of an operand of a trial: 64 MiB
@@ -61,13 +61,7 @@ enum {
     LT_PAIR_APART = 32,        // inner elements that have one pair of large ones
 };
 
-enum lt_flag {
-    LT_A_TRANSPOSED = 1,
-    LT_B_TRANSPOSED = 2,
-    LT_OUT_F32 = 4,
-    LT_BIAS = 8,
-    LT_ADD = 16,
-};
+enum lt_flag { LT_A_TRANSPOSED = 1, LT_B_TRANSPOSED = 2, LT_OUT_F32 = 4, LT_BIAS = 8, LT_ADD = 16 };
 
 // A class of products. The number of tokens is a's outer length, or the inner length in a weight's gradient; here it is
 // a power of two.
@@ -84,12 +78,12 @@ struct lt_entry {
 };
 
 enum { LT_ENTRY_WORDS = sizeof(struct lt_entry) / sizeof(uint64_t) };
+static_assert(sizeof(struct lt_entry) == 5 * sizeof(uint64_t) + sizeof(cublasLtMatmulAlgo_t), "there are no gaps");
+
 struct lt_class {
     struct lt_entry entry;
     bool loaded; // its kernel has run in this process
 };
-
-static_assert(sizeof(struct lt_entry) == 5 * sizeof(uint64_t) + sizeof(cublasLtMatmulAlgo_t), "there are no gaps");
 
 #define LT_FUNCTIONS(X)                                                                                                \
     X(Create)                                                                                                          \
@@ -700,7 +694,7 @@ status lt_product(struct cuda_backend *cuda, const struct product *p, bool *done
     *done = false;
     if (!lt) return OK;
 
-    // cuBLASLt is asked for products of many tokens, with a bias of the output's type, and aligned throughout or so
+    // cuBLASLt is asked for products of some tokens, with a bias of the output's type, and aligned throughout or so
     // large that copies are worth while.
     bool aligned = operand_alignment(&p->a) == 16 && operand_alignment(&p->b) == 16 && lt_out_aligned(p);
     if ((p->a.transposed ? p->a.inner : p->a.outer) < LT_MIN_TOKENS) return OK;

@@ -8,22 +8,21 @@
 
 // ---- products ----
 
-// in [m, l], weight [n, l], out [m, n].
-static status bench_set_up_product(struct bench *b) {
+// in [m, l], `count` weights [n, l] one below the other, which are used in turn, out [m, n].
+static status bench_set_up_weights(struct bench *b, int count) {
     int64_t size[3];
     for (int i = 0; i < 3; i++) memcpy(&size[i], (const char *)b->shape + b->item->sizes[i], sizeof size[i]);
     TRY(bench_tensor(b, ELEMENT_BF16, size[0], size[2]));
-    TRY(bench_tensor(b, ELEMENT_BF16, size[1], size[2]));
+    TRY(bench_tensor(b, ELEMENT_BF16, count * size[1], size[2]));
     return bench_tensor(b, ELEMENT_BF16, size[0], size[1]);
 }
 
-// The same with weights that are used in turn: their rows follow each other.
+static status bench_set_up_product(struct bench *b) {
+    return bench_set_up_weights(b, 1);
+}
+
 static status bench_set_up_decoding(struct bench *b) {
-    int64_t size[3];
-    for (int i = 0; i < 3; i++) memcpy(&size[i], (const char *)b->shape + b->item->sizes[i], sizeof size[i]);
-    TRY(bench_tensor(b, ELEMENT_BF16, size[0], size[2]));
-    TRY(bench_tensor(b, ELEMENT_BF16, BENCH_WEIGHTS * size[1], size[2]));
-    return bench_tensor(b, ELEMENT_BF16, size[0], size[1]);
+    return bench_set_up_weights(b, BENCH_WEIGHTS);
 }
 
 static status bench_prepare_weights(struct bench *b, int count) {
