@@ -198,6 +198,22 @@ status file_append(const char *path, const void *data, size_t size) {
     return result;
 }
 
+status append_queue_add(struct append_queue *queue, const void *data, size_t size) {
+    buf_append(&queue->waiting, data, size);
+    const status result = file_append(queue->path, queue->waiting.data, queue->waiting.size);
+    if (result == OK) buf_clear(&queue->waiting);
+    queue->failing = result != OK;
+    return result;
+}
+
+status append_queue_release(struct append_queue *queue) {
+    const status result = queue->waiting.size ? file_append(queue->path, queue->waiting.data, queue->waiting.size) : OK;
+    buf_release(&queue->waiting);
+    free(queue->path);
+    *queue = (struct append_queue){0};
+    return result;
+}
+
 status file_lock_shared(const char *path, int *fd) {
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0) return file_read_fail(path, "");

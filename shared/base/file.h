@@ -80,6 +80,19 @@ status file_write_atomic(const char *path, const void *data, size_t size);
 // of it; makes the file if it is missing. UNAVAILABLE; the file then has its old content, if it can be truncated.
 status file_append(const char *path, const void *data, size_t size);
 
+// Records that a file gets at its end. While it cannot be written they wait, so that none is missing later.
+struct append_queue {
+    char *path; // on the heap, the queue's
+    struct buf waiting;
+    bool failing; // the last attempt failed
+};
+
+// Appends the record to the queue's file, after those that wait. UNAVAILABLE; the record then waits as well.
+status append_queue_add(struct append_queue *queue, const void *data, size_t size);
+
+// Tries once more to write what waits, frees what the queue holds and zeroes it. UNAVAILABLE: that is lost.
+status append_queue_release(struct append_queue *queue);
+
 // Opens `path` for reading. Until *fd is closed, file_lock_exclusive does not open the same file. DATAERR if the file
 // is missing or being written.
 status file_lock_shared(const char *path, int *fd);

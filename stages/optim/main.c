@@ -204,8 +204,9 @@ static status optim_close(void *state) {
     free(optim->batch);
     free(optim->lent_name);
     free(optim->model_path);
-    append_queue_release(&optim->metrics);
-    append_queue_release(&optim->events);
+    struct append_queue *const queues[] = {&optim->metrics, &optim->events};
+    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
+        if (append_queue_release(queues[i]) != OK) log_info("%s: the last steps are missing", fail_text());
     free(optim);
     return result;
 }

@@ -99,23 +99,12 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
 // Appends the record to the queue's file, after those that could not be written earlier. While the file cannot be
 // written they stay in the queue, and the log says so once.
 static void metrics_queue(struct append_queue *queue, const void *data, size_t size) {
-    buf_append(&queue->waiting, data, size);
-    const status result = file_append(queue->path, queue->waiting.data, queue->waiting.size);
-    if (result == OK) {
-        if (queue->failing) log_info("%s: can be written again; nothing is missing", queue->path);
-        buf_clear(&queue->waiting);
-    } else if (!queue->failing) {
+    const bool failing = queue->failing;
+    const status result = append_queue_add(queue, data, size);
+    if (result == OK && failing)
+        log_info("%s: can be written again; nothing is missing", queue->path);
+    else if (result != OK && !failing)
         log_info("%s; training goes on, and the file is completed when there is room", fail_text());
-    }
-    queue->failing = result != OK;
-}
-
-void append_queue_release(struct append_queue *queue) {
-    if (queue->waiting.size && file_append(queue->path, queue->waiting.data, queue->waiting.size) != OK)
-        log_info("%s: the last steps are missing", fail_text());
-    buf_release(&queue->waiting);
-    free(queue->path);
-    *queue = (struct append_queue){0};
 }
 
 status metrics_write(struct optim *optim, const struct step_metrics *metrics) {

@@ -8,19 +8,12 @@
 #include <stdint.h>
 
 #include "shared/base/memory.h"
+#include "shared/base/file.h"
 #include "shared/config/stage_options.h"
 #include "shared/group/group.h"
 #include "shared/model/model.h"
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_model.h"
-
-// Records for the end of a file that could not be written yet. A zeroed struct but for the path, which is the heap's,
-// is an empty one.
-struct append_queue {
-    char *path;
-    struct buf waiting;
-    bool failing; // the last attempt failed
-};
 
 struct optim {
     const struct optim_options *options;
@@ -128,9 +121,6 @@ status metrics_write(struct optim *optim, const struct step_metrics *metrics);
 // Removes the lines of the steps after the model's from OUT/metrics.jsonl: they will be trained again. Sets *exists to
 // whether there is such a file: the first step writes it, long before the first checkpoint. Called once. UNAVAILABLE.
 status metrics_open(struct optim *optim, bool *exists);
-
-// Writes what waits, or logs that it is missing; frees everything.
-void append_queue_release(struct append_queue *queue);
 
 // ---- publish.c ----
 

@@ -149,6 +149,19 @@ saved=$(printf '%06d' "$trained")
 [ -e "$work/wire/checkpoints/step-$saved" ] || [ -e "$work/wire/checkpoints/state-$saved" ] ||
     fail "trained $trained steps, but saved only $(ls "$work/wire/checkpoints")"
 
+# What the terminal was told about the run stands in events.jsonl, an object a line.
+events() { sed -n "s/.*, \"kind\": \"$2\", .*\"text\": \"\(.*\)\"}$/\1/p" "$work/$1/events.jsonl"; }
+if grep -v '^{"time": [1-9][0-9]*\.[0-9]*, "kind": "[a-z]*", "name": "[a-z0-9-]*", "text": ".*"}$' "$work/wire/events.jsonl"; then fail "not an event"; fi
+[ "$(events lines started)" = "started with pipeline-1.yaml" ] || fail "events: $(cat "$work/lines/events.jsonl")"
+[ "$(events lines done)" = "done: 8 steps, 16 groups trained, 0 quarantined" ] || fail "events: $(cat "$work/lines/events.jsonl")"
+diff <(events wire restarted) <(sed -n 's/^caravan: //; /; starting it again$/p' "$work/wire.err") || fail "restarts"
+[ "$(events wire failed)" = "$(sed -n 's/^caravan: //; /waiting: Network is down/p' "$work/wire.err")" ] || fail "events: $(cat "$work/wire/events.jsonl")"
+[ "$(events hup stopped)" = "stopping; the same command resumes the run (Ctrl-C again: stop at once)" ] || fail "events: $(cat "$work/hup/events.jsonl")"
+# While it cannot be written, the run goes on, and says so once.
+mkdir -p "$work/full/events.jsonl"
+run full || fail "full: $(cat "$work/full.err")"
+[ "$(grep -c "events.jsonl: cannot write: Is a directory" "$work/full.err")" = 2 ] || fail "full: $(cat "$work/full.err")" # at last, too
+
 wait_for_line "$work/still.err" '^caravan: nothing has been done for 0:[3-5][0-9]: rollout \(has\|gave\) group [0-9]*.*refscore.* is silent$'
 "$bin/caravan" top "$work/p.yaml" $still --once >"$work/top" 2>"$work/err" || fail "top: $(cat "$work/err")"
 grep -q '^nothing has been done for .* refscore.* is silent$' "$work/top" || fail "top: $(cat "$work/top")"

@@ -20,6 +20,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
+#include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/transport.h"
@@ -84,6 +85,29 @@ static bool notice_passes(struct notice_sender senders[NOTICE_SENDERS], const ch
     return true;
 }
 
+// ---- events ----
+
+// What the terminal is told about the run also goes to RUN/events.jsonl (with machines: events-MACHINE.jsonl), an
+// object a line: time in seconds since 1970, kind, the name of the process, stage or machine that it is about, and the
+// text.
+enum event_kind {
+    EVENT_NONE,         // only for the terminal: what it says stands in another event, or is no news
+    EVENT_STARTED,      // this program
+    EVENT_RESTARTED,    // a process that had ended
+    EVENT_SLOW,         // a replica has had a group for too long, or nothing is done
+    EVENT_QUARANTINED,  // a sample
+    EVENT_NOTICE,       // of a stage
+    EVENT_CONNECTED,    // a machine
+    EVENT_DISCONNECTED, // a machine
+    EVENT_STOPPED,
+    EVENT_FAILED,
+    EVENT_DONE,
+};
+
+static const char *const event_kinds[] = {"",          "started",      "restarted", "slow",   "quarantined", "notice",
+                                          "connected", "disconnected", "stopped",   "failed", "done"};
+_Static_assert(sizeof event_kinds / sizeof *event_kinds == EVENT_DONE + 1, "a name for each kind");
+
 // ---- supervisor ----
 
 enum {
@@ -141,7 +165,8 @@ struct supervisor {
     bool interrupted;                 // by a signal
     bool gone;                        // the run's directory was moved or removed
     bool metrics_failed, logs_failed; // metrics.prom could not be written, or a log not be moved, the last time
-    status result;                    // of the run, once it is stopping
+    struct append_queue events;
+    status result; // of the run, once it is stopping
     char reason[MESSAGE_SIZE];
     int64_t settled; // groups that the run is done with, as far as it was reported
     int64_t progress_step;
@@ -151,15 +176,9 @@ struct supervisor {
 
 // Logs a line for the user. On a terminal it breaks between words, and replaces the line of progress, which is written
 // again later.
-__attribute__((format(printf, 2, 3))) static void supervisor_log(const struct supervisor *supervisor,
-                                                                 const char *format, ...) {
+static void supervisor_write(const struct supervisor *supervisor, const char *text) {
     enum { INDENT = 2 };
-    char text[MESSAGE_SIZE];
     struct buf lines = {0};
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
     if (supervisor->terminal) {
         int columns;
         terminal_size(STDERR_FILENO, &columns, NULL);
@@ -170,9 +189,37 @@ __attribute__((format(printf, 2, 3))) static void supervisor_log(const struct su
     buf_release(&lines);
 }
 
+// Adds an event about `name` to events.jsonl. A disk that is full for a while ends nothing.
+static void supervisor_add_event(struct supervisor *supervisor, enum event_kind kind, const char *name,
+                                 const char *text) {
+    struct buf line = {0};
+    const bool failing = supervisor->events.failing;
+    if (!supervisor->events.path) return;
+    buf_printf(&line, "{\"time\": %.3f, \"kind\": \"%s\", \"name\": ", clock_realtime(), event_kinds[kind]);
+    json_print_string(&line, name, strlen(name));
+    buf_puts(&line, ", \"text\": ");
+    json_print_string(&line, text, strlen(text));
+    buf_puts(&line, "}\n");
+    if (append_queue_add(&supervisor->events, line.data, line.size) != OK && !failing)
+        supervisor_write(supervisor, fail_text());
+    buf_release(&line);
+}
+
+// Logs a line for the user, which is an event about `name` unless the kind is EVENT_NONE.
+__attribute__((format(printf, 4, 5))) static void supervisor_log(struct supervisor *supervisor, enum event_kind kind,
+                                                                 const char *name, const char *format, ...) {
+    char text[MESSAGE_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    supervisor_write(supervisor, text);
+    if (kind != EVENT_NONE) supervisor_add_event(supervisor, kind, name, text);
+}
+
 // Logs a failure of something that is tried again and again, when it begins.
 static void supervisor_log_failure(const struct supervisor *supervisor, status result, bool *failed) {
-    if (result != OK && !*failed) supervisor_log(supervisor, "%s", fail_text());
+    if (result != OK && !*failed) supervisor_write(supervisor, fail_text());
     *failed = result != OK;
 }
 
@@ -186,7 +233,8 @@ static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
         notice_sender_refill(sender, clock_monotonic());
         if (sender->spare < 1 && !all) continue;
         if (sender->replica > 1) snprintf(number, sizeof number, "-%lld", (long long)sender->replica);
-        supervisor_log(supervisor, "%s: and %lld more: see %s/logs/%s%s.log", sender->name, (long long)sender->left_out,
+        supervisor_log(supervisor, sender->replica ? EVENT_NOTICE : EVENT_QUARANTINED, sender->name,
+                       "%s: and %lld more: see %s/logs/%s%s.log", sender->name, (long long)sender->left_out,
                        supervisor->deployment->pipeline->run, sender->replica ? sender->name : "source", number);
         sender->spare = sender->spare < 1 ? 0 : sender->spare - 1;
         sender->left_out = 0;
@@ -227,7 +275,7 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
     supervisor->result = result;
     snprintf(supervisor->reason, sizeof supervisor->reason, "%s", reason);
     supervisor_sum_up(supervisor, true);
-    if (result != OK && result != END) supervisor_log(supervisor, "%s", supervisor->reason);
+    if (result != OK && result != END) supervisor_log(supervisor, EVENT_FAILED, "", "%s", supervisor->reason);
     service_notify(&supervisor->service, "STOPPING=1");
     const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
     // Each of several machines notes that the run is over and what it has come to before anybody is told, until it has
@@ -236,7 +284,7 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
         struct buf note = {0};
         buf_printf(&note, "%s\n%s\n", supervisor->deployment->settings, reason);
         if (file_write_atomic(supervisor->end_note, note.data, note.size) != OK)
-            supervisor_log(supervisor, "%s", fail_text());
+            supervisor_write(supervisor, fail_text());
         buf_release(&note);
     }
     const struct wire_message notice = {
@@ -268,8 +316,8 @@ static bool supervisor_finished(struct supervisor *supervisor) {
     }
     if (now > due[DUE_WAITING]) {
         due[DUE_WAITING] = now + PLAIN_SECONDS;
-        supervisor_log(supervisor, "%s; %s does not know it yet: waiting for it (Ctrl-C ends this)", supervisor->reason,
-                       unaware->name);
+        supervisor_log(supervisor, EVENT_NONE, "", "%s; %s does not know it yet: waiting for it (Ctrl-C ends this)",
+                       supervisor->reason, unaware->name);
     }
     return now > due[DUE_END];
 }
@@ -294,10 +342,10 @@ static void supervisor_kill_late(struct supervisor *supervisor) {
         if (process->replica->stage == optim) {
             run_status_summary(supervisor->run_status, clock_monotonic(), &run);
             const bool failing = run.failed_saves > 0 && *supervisor->optim_notice;
-            supervisor_log(supervisor, "waiting for %s to end%s%s", process->name, failing ? ": " : "",
-                           failing ? supervisor->optim_notice : "");
+            supervisor_log(supervisor, EVENT_NOTICE, process->name, "waiting for %s to end%s%s", process->name,
+                           failing ? ": " : "", failing ? supervisor->optim_notice : "");
         } else {
-            supervisor_log(supervisor, "%s did not end in time: killed", process->name);
+            supervisor_log(supervisor, EVENT_NOTICE, process->name, "%s did not end in time: killed", process->name);
             process_kill(process);
         }
     }
@@ -312,7 +360,8 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         if (info.ssi_signo == SIGCHLD) continue;
         if (!supervisor->interrupted) {
             supervisor->interrupted = true;
-            supervisor_log(supervisor, "stopping; the same command resumes the run (Ctrl-C again: stop at once)");
+            supervisor_log(supervisor, EVENT_STOPPED, "",
+                           "stopping; the same command resumes the run (Ctrl-C again: stop at once)");
             supervisor_stop(supervisor, END, false, "stopped by a signal; the other machines wait for it");
             continue;
         }
@@ -328,7 +377,7 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         run_status_forget(supervisor->run_status, ended->replica);
         if (result == OK) {
             run_status_restarted(supervisor->run_status, ended->replica);
-            supervisor_log(supervisor, "%s %s", ended->name, how);
+            supervisor_log(supervisor, EVENT_RESTARTED, ended->name, "%s %s", ended->name, how);
         } else {
             supervisor_stop(supervisor, result, true, fail_text());
         }
@@ -343,7 +392,7 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
     if (!strcmp(peer->purpose, "watch")) {
         snprintf(text, sizeof text, "stopped by `caravan stop`%s%.100s", *peer->machine ? " on " : "", peer->machine);
         if (supervisor->state < SUPERVISOR_STOPPING)
-            supervisor_log(supervisor, "%s; the same command resumes the run", text);
+            supervisor_log(supervisor, EVENT_STOPPED, peer->machine, "%s; the same command resumes the run", text);
         supervisor_stop(supervisor, END, true, text);
         return OK;
     }
@@ -353,7 +402,8 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
         return wire_reject(supervisor->wire, peer, "END: only the source and the supervisors may end the run");
     if (other) other->ended = true;
     if (supervisor->state < SUPERVISOR_STOPPING && code == END)
-        supervisor_log(supervisor, "%s; the same command resumes the run", message->reason);
+        supervisor_log(supervisor, EVENT_STOPPED, peer->machine, "%s; the same command resumes the run",
+                       message->reason);
     supervisor_stop(supervisor, (status)code, true, message->reason);
     if (!other || !supervisor->everywhere || !peer->client) return OK;
     // This machine's own connection to the other one may be cut, and this machine ends as soon as it has nothing to do.
@@ -382,13 +432,13 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         }
         if (!machine || !peer->client) return OK;
         machine->stopped = machine->ended = false;
-        supervisor_log(supervisor, "%s is connected", machine->name);
+        supervisor_log(supervisor, EVENT_CONNECTED, machine->name, "%s is connected", machine->name);
         return OK;
     case WIRE_GONE:
         if (!machine || !peer->client) return OK;
         if (event->orderly) machine->stopped = true; // an old connection may be found dead later than that
         if (supervisor->state < SUPERVISOR_STOPPING)
-            supervisor_log(supervisor, "%s %s; waiting for it", machine->name,
+            supervisor_log(supervisor, EVENT_DISCONNECTED, machine->name, "%s %s; waiting for it", machine->name,
                            event->orderly ? "has stopped" : "is disconnected");
         return OK;
     case WIRE_MESSAGE:
@@ -416,7 +466,8 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         if (message->replica && !strcmp(message->name, stage_kinds[STAGE_OPTIM].name))
             snprintf(supervisor->optim_notice, sizeof supervisor->optim_notice, "%s", message->reason);
         if (notice_passes(supervisor->notices, message->name, message->replica, now))
-            supervisor_log(supervisor, "%s: %s", message->name, message->reason);
+            supervisor_log(supervisor, message->replica || *message->machine ? EVENT_NOTICE : EVENT_QUARANTINED,
+                           message->name, "%s: %s", message->name, message->reason);
         return OK;
     case MESSAGE_END:
         return supervisor_on_end(supervisor, peer, machine, message);
@@ -497,7 +548,7 @@ static void supervisor_on_tick(struct supervisor *supervisor) {
                  "%.700s is gone: it was moved or removed. The run stops; it goes on with `run:` set to where it is",
                  run);
         supervisor->result = UNAVAILABLE; // also where it was being stopped
-        if (supervisor->state >= SUPERVISOR_STOPPING) supervisor_log(supervisor, "%s", text);
+        if (supervisor->state >= SUPERVISOR_STOPPING) supervisor_write(supervisor, text);
         supervisor_stop(supervisor, UNAVAILABLE, true, text);
         supervisor_kill(supervisor);
     }
@@ -518,12 +569,14 @@ static void supervisor_on_tick(struct supervisor *supervisor) {
     if (supervisor->state == SUPERVISOR_WAITING && longest_away) {
         if (now <= due[DUE_WAITING]) return;
         due[DUE_WAITING] = now + PLAIN_SECONDS;
-        supervisor_log(supervisor, "waiting for %s", line->data);
+        supervisor_log(supervisor, EVENT_NONE, "", "waiting for %s", line->data);
         return;
     }
     supervisor->state = SUPERVISOR_RUNNING;
-    if (processes_start(&supervisor->processes, now) != OK) supervisor_log(supervisor, "%s", fail_text());
-    while (run_status_warning(supervisor->run_status, now, line)) supervisor_log(supervisor, "%s", line->data);
+    if (processes_start(&supervisor->processes, now) != OK)
+        supervisor_log(supervisor, EVENT_NOTICE, "", "%s", fail_text());
+    while (run_status_warning(supervisor->run_status, now, line))
+        supervisor_log(supervisor, EVENT_SLOW, "", "%s", line->data);
     if (now >= due[DUE_METRICS]) {
         due[DUE_METRICS] = now + METRICS_SECONDS;
         supervisor_write_metrics(supervisor, now);
@@ -556,9 +609,9 @@ static void supervisor_finish(struct supervisor *supervisor) {
     run_end_lines(supervisor->deployment, supervisor->run_status, clock_monotonic() - supervisor->began, lines);
     for (char *line = lines->data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         *end = 0;
-        supervisor_log(supervisor, "%s", line);
+        supervisor_write(supervisor, line);
     }
-    supervisor_log(supervisor, "done: %s", supervisor->reason); // programs look for this line
+    supervisor_log(supervisor, EVENT_DONE, "", "done: %s", supervisor->reason); // programs look for this line
 }
 
 // ---- opening, and the loop ----
@@ -624,11 +677,29 @@ static status supervisor_open(struct supervisor *supervisor) {
         char *reason = note.data + size + 1;
         reason[strcspn(reason, "\n")] = 0;
         supervisor->end_found = true;
-        supervisor_log(supervisor, "the run had ended when this machine was killed; the other ones are told");
+        supervisor_log(supervisor, EVENT_NONE, "",
+                       "the run had ended when this machine was killed; the other ones are told");
         supervisor_stop(supervisor, OK, true, reason);
     }
     buf_release(&note);
     return result;
+}
+
+// Goes on with this machine's events.jsonl, whose last line a power failure may have cut.
+static void supervisor_open_events(struct supervisor *supervisor) {
+    const struct deployment *deployment = supervisor->deployment;
+    const char *machine = deployment_machine(deployment, deployment->here), *run = deployment->pipeline->run;
+    struct buf path = {0};
+    char end[2] = "", settings[64] = "", text[128];
+    buf_printf(&path, "%s/events%s%s.jsonl", run, *machine ? "-" : "", machine);
+    file_read_tail(path.data, end, sizeof end);
+    supervisor->events.path = mem_strdup(path.data);
+    buf_release(&path);
+    if (*end && *end != '\n') (void)append_queue_add(&supervisor->events, "\n", 1);
+    // Which of the settings' files this start has: RUN/pipeline.yaml is a link to it.
+    const ssize_t size = readlinkat(supervisor->run_fd, "pipeline.yaml", settings, sizeof settings - 1);
+    snprintf(text, sizeof text, "started%s%s", size > 0 ? " with " : "", settings);
+    supervisor_add_event(supervisor, EVENT_STARTED, machine, text);
 }
 
 status supervisor_run(struct deployment *deployment) {
@@ -646,6 +717,7 @@ status supervisor_run(struct deployment *deployment) {
     unsetenv("WATCHDOG_USEC");
     TRY_TO(result, done, supervisor_open(&supervisor));
     service_notify(&supervisor.service, "READY=1");
+    supervisor_open_events(&supervisor);
     while (result == OK && !supervisor_finished(&supervisor)) {
         struct wire_event event;
         result = wire_poll(supervisor.wire, TICK_MS, &event);
@@ -677,6 +749,7 @@ done:
     if (supervisor.signal_fd >= 0) close(supervisor.signal_fd);
     if (supervisor.run_fd >= 0) close(supervisor.run_fd);
     buf_release(&supervisor.line);
+    if (append_queue_release(&supervisor.events) != OK) log_info("%s: the last events are missing", fail_text());
     free(supervisor.machines);
     return result;
 }
