@@ -183,7 +183,8 @@ static const struct field group_fields[] = {
     SECTION(REWARD, DOUBLES, advantages, false, NULL, "the advantage of each completion"),
     SECTION(SCORES, OBJECT, scores, false, &scores_table, "the scores of the completions in an evaluation"),
     SECTION(TRAINED, OBJECT, trained, false, &trained_table, "present when the group has been trained"),
-    SECTION(TIMES, TIMES, times, false, NULL, "for each stage: [in, out] in seconds since 1970"),
+    SECTION(TIMES, TIMES, times, false, NULL,
+            "for each stage: [in, out] in seconds since 1970, in a run [in, out, replica]"),
     SECTION(QUARANTINE, OBJECT, quarantine, false, &quarantine_table, "why the group is quarantined"),
 };
 const struct field_table group_table = TABLE(group, 0, group_fields);

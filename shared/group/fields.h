@@ -21,7 +21,7 @@ enum field_type {
     FIELD_OBJECT,  // a struct with its own table
     FIELD_OBJECTS, // {struct ... *data; size_t count}
     FIELD_CONTENT, // the parts of a message, or a plain string
-    FIELD_TIMES,   // struct stage_times of a group: {"STAGE":[in,out],...}
+    FIELD_TIMES,   // struct stage_times of a group: {"STAGE":[in,out,replica],...}, without a replica outside a run
 };
 
 enum { GROUP_EXT_JSON = 1 }; // msgpack: the ext type of an unknown key's JSON text

@@ -63,19 +63,20 @@ void group_quarantine(struct group *group, const char *stage, const char *format
     group_string(group, &group->quarantine.reason, reason, strlen(reason));
 }
 
-void group_set_times(struct group *group, const char *stage, double in, double out) {
+void group_set_times(struct group *group, const struct stage_time *time) {
     struct stage_times *times = &group->times, wider;
     size_t at = 0;
-    while (at < times->count && !string_equals(times->data[at].stage, stage)) at++;
+    while (at < times->count && !string_equals(times->data[at].stage, time->stage.data)) at++;
     if (at == MAX_STAGE_TIMES) return;
     if (at == times->count) {
         GROUP_ARRAY(group, &wider, at + 1);
         if (at) memcpy(wider.data, times->data, at * sizeof *wider.data);
         *times = wider;
-        group_string(group, &times->data[at].stage, stage, strlen(stage));
+        group_string(group, &times->data[at].stage, time->stage.data, time->stage.size);
     }
-    times->data[at].in = in;
-    times->data[at].out = out;
+    times->data[at].in = time->in;
+    times->data[at].out = time->out;
+    times->data[at].replica = time->replica;
 }
 
 // ---- what a filter has dropped ----

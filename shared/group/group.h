@@ -183,6 +183,7 @@ struct quarantine {
 struct stage_time {
     struct string stage;
     double in, out;
+    int64_t replica; // which of the stage's processes, from 1; 0: outside a run
 };
 
 enum { MAX_STAGE_TIMES = 64 };
@@ -300,6 +301,6 @@ void group_string(struct group *group, struct string *out, const char *data, siz
 // Appends the reference page, a Markdown table of every field.
 void group_reference_page(struct buf *out);
 
-// Sets when a stage got the group and when it had finished it; there are MAX_STAGE_TIMES at most, further ones are left
-// out.
-void group_set_times(struct group *group, const char *stage, double in, double out);
+// Sets when time->stage, which is copied, got the group and when it had finished it; there are MAX_STAGE_TIMES at most,
+// further ones are left out.
+void group_set_times(struct group *group, const struct stage_time *time);

@@ -40,9 +40,11 @@ static status group_json_read_number(struct json_reader *in, const struct field_
     return fits ? OK : field_fail(path, what);
 }
 
-// Takes an array of two numbers.
+static const char group_json_not_times[] = "not [in, out] or [in, out, replica]";
+
+// Takes an array of two numbers, with `third` (may be NULL) of two or of three, the last an integer from 1.
 static status group_json_read_pair(struct json_reader *in, const struct field_path *path, const char *what,
-                                   enum field_type type, void *first, void *second) {
+                                   enum field_type type, void *first, void *second, int64_t *third) {
     bool more;
     if (json_reader_peek(in) != '[') return field_fail(path, what);
     TRY(json_reader_enter(in, '['));
@@ -52,7 +54,10 @@ static status group_json_read_pair(struct json_reader *in, const struct field_pa
         TRY(group_json_read_number(in, path, what, type, i ? second : first));
     }
     TRY(json_reader_next(in, '[', &more));
-    return more ? field_fail(path, what) : OK;
+    if (!more || !third) return more ? field_fail(path, what) : OK;
+    TRY(group_json_read_number(in, path, what, FIELD_INT, third));
+    TRY(json_reader_next(in, '[', &more));
+    return more || *third < 1 ? field_fail(path, what) : OK;
 }
 
 static status group_json_read_element(struct json_reader *in, struct group *group, const struct field *field, void *at,
@@ -77,7 +82,7 @@ static status group_json_read_element(struct json_reader *in, struct group *grou
     case FIELD_SPANS:
         *span = (struct span){-1, -1};
         if (null) return OK;
-        TRY(group_json_read_pair(in, path, not_span, FIELD_INT, &span->first, &span->end));
+        TRY(group_json_read_pair(in, path, not_span, FIELD_INT, &span->first, &span->end, NULL));
         return span->first >= 0 && span->end >= span->first ? OK : field_fail(path, not_span);
     case FIELD_ROWS:
         return null ? OK : group_json_read_array(in, group, &group_json_floats, at, path);
@@ -166,14 +171,14 @@ static status group_json_read_field(struct json_reader *in, struct group *group,
         TRY(json_reader_enter(in, '{'));
         GROUP_ARRAY(group, &group->times, 0);
         for (;;) {
-            struct string key, stage;
-            double begin = 0, end = 0;
+            struct stage_time time = {0};
+            struct string key;
             TRY(json_reader_next(in, '{', &more));
             if (!more) return OK;
             TRY(json_reader_key(in, &group->arena, &key));
-            arena_string(&group->arena, &stage, key.data, key.size);
-            TRY(group_json_read_pair(in, path, "not [in, out]", FIELD_DOUBLE, &begin, &end));
-            group_set_times(group, stage.data, begin, end);
+            arena_string(&group->arena, &time.stage, key.data, key.size);
+            TRY(group_json_read_pair(in, path, group_json_not_times, FIELD_DOUBLE, &time.in, &time.out, &time.replica));
+            group_set_times(group, &time);
         }
     default:
         return group_json_read_array(in, group, field, at, path);
@@ -353,6 +358,7 @@ static void group_json_write_object(struct buf *out, const struct field_table *t
                 json_print_double(out, times->data[k].in);
                 buf_puts(out, ",");
                 json_print_double(out, times->data[k].out);
+                if (times->data[k].replica) buf_printf(out, ",%lld", (long long)times->data[k].replica);
                 buf_puts(out, "]");
             }
             buf_puts(out, "}");

@@ -112,9 +112,10 @@ static void group_pack_object(msgpack_packer *out, const struct field_table *tab
             msgpack_pack_map(out, times->count);
             for (size_t k = 0; k < times->count; k++) {
                 group_pack_string(out, &times->data[k].stage);
-                msgpack_pack_array(out, 2);
+                msgpack_pack_array(out, times->data[k].replica ? 3 : 2);
                 msgpack_pack_double(out, times->data[k].in);
                 msgpack_pack_double(out, times->data[k].out);
+                if (times->data[k].replica) msgpack_pack_int64(out, times->data[k].replica);
             }
             break;
         case FIELD_OBJECT:
@@ -350,13 +351,20 @@ static status group_unpack_pair(struct arena *arena, const struct field_table *t
         field_array_new(arena, at, 0, sizeof(struct stage_time));
         for (size_t i = 0; i < value->via.map.size; i++) {
             const msgpack_object *times = &value->via.map.ptr[i].val, *numbers = times->via.array.ptr;
-            struct string stage;
-            TRY(group_unpack_string(arena, &stage, &value->via.map.ptr[i].key, &path));
-            bool right = times->type == MSGPACK_OBJECT_ARRAY && times->via.array.size == 2;
+            struct stage_time time = {0};
+            TRY(group_unpack_string(arena, &time.stage, &value->via.map.ptr[i].key, &path));
+            const uint32_t size = times->type == MSGPACK_OBJECT_ARRAY ? times->via.array.size : 0;
+            bool right = size == 2 || size == 3;
             for (int k = 0; k < 2 && right; k++)
                 right = numbers[k].type == MSGPACK_OBJECT_FLOAT64 && isfinite(numbers[k].via.f64);
-            if (!right) return field_fail(&path, "not [in, out]");
-            group_set_times(object, stage.data, numbers[0].via.f64, numbers[1].via.f64);
+            if (right && size == 3) {
+                right = numbers[2].type == MSGPACK_OBJECT_POSITIVE_INTEGER && numbers[2].via.u64 - 1 < INT64_MAX;
+                time.replica = (int64_t)numbers[2].via.u64;
+            }
+            if (!right) return field_fail(&path, "not [in, out] or [in, out, replica]");
+            time.in = numbers[0].via.f64;
+            time.out = numbers[1].via.f64;
+            group_set_times(object, &time);
         }
         return OK;
     default:

@@ -113,7 +113,7 @@ static status issuer_issue(struct issuer *issuer, int64_t seq, int64_t ahead) {
     group->requires.policy = group->requires.reference = policy > 0 ? policy : 0;
     group->requires.exact = issuer->trains && issuer->staleness == 0;
     group->requires.order = seq;
-    runner_set_times(group, context->stage->name, started);
+    runner_set_times(context, group, started);
     issuer->reissued += ledger_state_of(issuer->ledger, seq) == LEDGER_IN_FLIGHT;
     const status result = ledger_issue(issuer->ledger, seq, group->id.data);
     if (result == OK) io_thread_put(issuer->node->io, group);
@@ -132,7 +132,7 @@ static status issuer_tick(void *self) {
     if (supervised && issuer->notice.size) {
         const struct wire_message notice = {.kind = MESSAGE_NOTICE,
                                             .name = issuer->node->context->stage->name,
-                                            .replica = 0,
+                                            .replica = 1,
                                             .machine = "",
                                             .reason = issuer->notice.data};
         TRY(io_thread_broadcast(io, "report", &notice));

@@ -228,6 +228,7 @@ static status node_enter(struct stage_context *context, const char *path) {
     weights_publisher_new(&node->publisher);
     context->node = node;
     TRY(node_config_read(&node->config, path));
+    context->replica = node->config.replica;
     context->last = node->config.last;
     node->role = context->stage->group_at   ? &source_role
                  : context->stage->position ? &optim_role

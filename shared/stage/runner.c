@@ -16,9 +16,12 @@
 #include "shared/base/log.h"
 #include "shared/base/signals.h"
 
-void runner_set_times(struct group *group, const char *stage, double taken) {
-    const double now = clock_realtime();
-    group_set_times(group, stage, (double)llround(taken * 1000) / 1000, (double)llround(now * 1000) / 1000);
+void runner_set_times(const struct stage_context *context, struct group *group, double taken) {
+    const struct stage_time time = {.stage = string_of(context->stage->name),
+                                    .in = (double)llround(taken * 1000) / 1000,
+                                    .out = (double)llround(clock_realtime() * 1000) / 1000,
+                                    .replica = context->replica};
+    group_set_times(group, &time);
 }
 
 // Under --stdio, what a quick stage has finished is stored together, because each transaction waits for the disk.
@@ -75,7 +78,7 @@ static status runner_settle(struct runner *runner, struct held_group *held, stat
     if (result != OK && result != BAD_SAMPLE) return result;
     if (result == BAD_SAMPLE) group_quarantine(group, context->stage->name, "%s", fail_text());
     context->quarantined += group->quarantine.present;
-    runner_set_times(group, context->stage->name, held->begun);
+    runner_set_times(context, group, held->begun);
     // A quarantined group is tried again in the next run, so its section is not kept.
     return runner_finish(runner, held, group->quarantine.present ? -1 : context->stage->section);
 }
@@ -316,7 +319,7 @@ status stdio_run(struct stage_context *context, int input, int output) {
         TRY_TO(result, done, stdio_receive(&filter, 1, -1, &held));
         assert(held);
         context->quarantined += held->group->quarantine.present;
-        runner_set_times(held->group, context->stage->name, held->begun);
+        runner_set_times(context, held->group, held->begun);
         result = stdio_deliver(&filter, held, OK);
     }
     if (result == OK) result = stdio_flush(&filter);

@@ -15,6 +15,7 @@ struct stage_context {
     struct group_store *store; // NULL without --store
     bool last;                 // no stage comes after it in its pipeline; also set under --stdio, where it may be so
     struct node *node;         // in a run; NULL under --stdio
+    int64_t replica;           // which of the stage's processes this is, from 1; 0 under --stdio
     int64_t weights_version;   // of the weights in use, when they are optim's
     struct group **unfinished; // the stage has them when it is closed; freed afterwards
     size_t unfinished_count;
@@ -46,8 +47,8 @@ struct channel {
 // the stage has then is finished; in a pipeline it is given up, since the source issues it again.
 status runner_run(struct stage_context *context, const struct channel *channel);
 
-// Sets times[stage] = [taken, now] in the group, in seconds since 1970; other stages' times stay.
-void runner_set_times(struct group *group, const char *stage, double taken);
+// Sets times[stage] = [taken, now, replica] in the group, in seconds since 1970; other stages' times stay.
+void runner_set_times(const struct stage_context *context, struct group *group, double taken);
 
 // Runs the stage as a filter of JSON lines from `input` to `output`. DATAERR when a line is not a group.
 status stdio_run(struct stage_context *context, int input, int output);

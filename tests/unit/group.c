@@ -31,7 +31,7 @@ static const char whole[] =
     "\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"consistency\":[0.5,0],\"total\":[2,1]},\"advantages\":[0.7,-0."
     "7],"
     "\"scores\":{\"accuracy\":[1,0],\"letter\":[1,null],\"correct\":[1,0],\"parsed\":[1,1],\"formatted\":[1,0]},"
-    "\"trained\":{\"step\":12},\"times\":{\"frames\":[1.5,2.5]},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"r\"},"
+    "\"trained\":{\"step\":12},\"times\":{\"frames\":[1.5,2.5],\"rollout\":[2.5,3.5,2]},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"r\"},"
     "\"z\":123456789012345678901234567890,\"a\":-0,\"pi\":3.14159265358979323846,\"e\":1E+2,\"w\":1.0,\"n\":null}";
 
 static void assert_json(const struct group *group, const char *wanted) {
@@ -204,7 +204,9 @@ TEST(what_is_not_a_group_is_refused_with_its_key) {
         {"{" HEAD PROMPT ",\"trained\":{}}", "trained.step: missing"},
         {"{" HEAD PROMPT ",\"times\":[]}", "times: not an object"},
         {"{" HEAD PROMPT ",\"times\":{\"frames\":[1]}}", "times: not [in, out]"},
-        {"{" HEAD PROMPT ",\"times\":{\"frames\":[1,2,3]}}", "times: not [in, out]"},
+        {"{" HEAD PROMPT ",\"times\":{\"frames\":[1,2,0]}}", "times: not [in, out] or [in, out, replica]"},
+        {"{" HEAD PROMPT ",\"times\":{\"frames\":[1,2,1.5]}}", "times: not [in, out] or [in, out, replica]"},
+        {"{" HEAD PROMPT ",\"times\":{\"frames\":[1,2,3,4]}}", "times: not [in, out] or [in, out, replica]"},
         {"{" HEAD PROMPT ",\"times\":{\"frames\":[1,\"2\"]}}", "times: not [in, out]"},
         {"no json", "not JSON: unexpected character at byte 1"},
         {"{" HEAD PROMPT ",\"x\":[1,]}", "not JSON: unexpected character"},
@@ -380,7 +382,7 @@ TEST(dropped_fields_come_back) {
                      OK);
     assert_int_equal(group->requires.order, 17);
     assert_int_equal(group->trained.step, 12);
-    assert_int_equal(group->times.count, 1);
+    assert_int_equal(group->times.count, 2);
     assert_string_equal(group->times.data[0].stage.data, "frames");
     assert_true(group->times.data[0].in == 1.5 && group->times.data[0].out == 2.5);
     assert_string_equal(group->sample_id.data, "s");
