@@ -135,6 +135,14 @@ char option_of_answer(struct string answer, const struct string_array *options) 
     return letter;
 }
 
+bool answer_is_uncounted(const struct group *group, size_t i, double accuracy) {
+    enum problem_type type;
+    const struct string name = group->prompt.problem_type;
+    if (accuracy != 0 || !name.data || !problem_type_parse(name, &type) || type != PROBLEM_CHOICE) return false;
+    const char letter = option_letter(answer_extract(group->prompt.solution));
+    return letter && option_of_answer(answer_extract(group->completions[i].text), &group->prompt.options) == letter;
+}
+
 // ---- scores ----
 
 // Every comparison with NaN fails, as that of two infinite numbers does.

@@ -59,6 +59,10 @@ char option_letter(struct string answer);
 // is the answer. 0 if it chooses none.
 char option_of_answer(struct string answer, const struct string_array *options);
 
+// Returns whether completion i, whose accuracy is given, names the right option of a multiple choice question and yet
+// counts as wrong: "B green.</think><answer>B" is not "B", but what the model says is B.
+bool answer_is_uncounted(const struct group *group, size_t i, double accuracy);
+
 // ---- what an evaluation counts: the scores of each completion by the rules of the benchmarks ----
 
 // Writes the group's scores. The answer is what answer_extract returns, or the whole completion where that is empty;

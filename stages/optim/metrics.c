@@ -13,6 +13,7 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/base/log.h"
+#include "shared/reward/accuracy.h"
 #include "stages/optim/event_file.h"
 #include "stages/optim/optim.h"
 
@@ -76,6 +77,8 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
     if (accuracies) metrics_add_mean(&metrics->all_wrong, all_wrong, 1);
     metrics_add_mean(&metrics->reward, metrics_sum(&rewards->total), count);
     metrics_add_mean(&metrics->accuracy, metrics_sum(&rewards->accuracy), accuracies);
+    for (size_t i = 0; i < accuracies && i < count; i++)
+        metrics_add_mean(&metrics->uncounted, answer_is_uncounted(group, i, rewards->accuracy.data[i]), 1);
     metrics_add_mean(&metrics->bonus, metrics_sum(&rewards->bonus), count);
     metrics_add_mean(&metrics->format, metrics_sum(&rewards->format), rewards->format.count);
     metrics_add_mean(&metrics->bonus_rate, 0, count);
@@ -129,6 +132,7 @@ status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
         {"reward_std", metrics_mean(&metrics->reward_std)},
         {"all_correct", metrics_mean(&metrics->all_correct)},
         {"all_wrong", metrics_mean(&metrics->all_wrong)},
+        {"uncounted", metrics_mean(&metrics->uncounted)},
         {"bonus_rate", metrics_mean(&metrics->bonus_rate)},
         {"completion_length", metrics_mean(&lengths)},
         {"truncated", metrics_mean(&metrics->truncated)},

@@ -71,6 +71,7 @@ struct step_metrics {
     int64_t tokens, prompt_tokens, groups, completions;
     struct step_mean reward, accuracy, bonus, format; // over completions; accuracy and format over those that have one
     struct step_mean truncated;                       // share of the completions that ended at max_new_tokens
+    struct step_mean uncounted;                       // share of the completions, see answer_is_uncounted
     struct step_mean bonus_rate;                      // share of the completions with a bonus above 0
     struct step_mean consistency;                     // probability of the consistency model, over completions with one
     struct step_mean consistent;                      // share of the judged completions that a judge finds consistent

@@ -101,15 +101,16 @@ same tokens-kl one-accurate
 metric() { sed -n "s/.*\"$2\": \([^,}]*\)[,}].*/\1/p" "$1/metrics.jsonl"; }
 rewarded='"rewards":{"accuracy":[1,0.5],"format":[1,0],"bonus":[0.5,0],"total":[2.5,0.5]},"consistency":{"probability":[0.25,null]}}'
 finished='s/"text":"x"}/"text":"x","finish":"length"}/'
+uncounted='s|"text":"x"|"text":"<answer>B green.</think><answer>B</answer>"|; s|"solution":""|"solution":"<answer>B</answer>","problem_type":"multiple choice"|'
 logprobs= accuracy= spans=
 {
     group a '[1,-1]' $a '[50]' | sed "s/}\$/,$rewarded/; $finished"
     accuracy='[1,1]' group b '[0,0]' $a $b
-    accuracy='[0,0]' group c '[0,0]' $a $b | sed "s/}\$/,\"consistency\":{\"probability\":[0.5,0.75]}}/"
+    accuracy='[0,0]' group c '[0,0]' $a $b | sed "$uncounted; s/}\$/,\"consistency\":{\"probability\":[0.5,0.75]}}/"
 } >rewarded.in
 optim metrics --groups-per-step 3 <rewarded.in
 for pair in completion_length:3.5 truncated:0.166666667 reward_std:0.471404521 all_correct:0.333333333 all_wrong:0.333333333 \
-    bonus_rate:0.166666667 consistency:0.5 kl:0; do
+    bonus_rate:0.166666667 uncounted:0.166666667 consistency:0.5 kl:0; do
     [ "$(metric metrics ${pair%:*})" = "${pair#*:}" ] || fail "$pair: $(cat metrics/metrics.jsonl)"
 done
 for name in completion_length:2.66666667 truncated:0 reward_std:null all_correct:null bonus_rate:null entropy:null consistency:null accuracy:null format:null epoch:null; do
