@@ -8,8 +8,23 @@
 #include "shared/base/file.h"
 #include "shared/store/lmdb_env.h"
 
-enum { DBI_SECTIONS, DBI_GROUPS, DBI_ORDER, DBI_NUMBERS, DBI_SEQS, DBI_TOTALS };
-static const char *const group_store_dbis[] = {"sections", "groups", "order", "numbers", "seqs", "totals", NULL};
+// A key of DBI_SAMPLES is the hash of a sample and the number of one of its groups.
+enum {
+    DBI_SECTIONS,
+    DBI_GROUPS,
+    DBI_ORDER,
+    DBI_NUMBERS,
+    DBI_SEQS,
+    DBI_TOTALS,
+    DBI_SUMMARIES,
+    DBI_ROWS,
+    DBI_SAMPLES,
+    DBIS,
+};
+static const char *const group_store_dbis[DBIS + 1] = {"sections", "groups",    "order", "numbers", "seqs",
+                                                       "totals",   "summaries", "rows",  "samples"};
+
+enum { SAMPLE_SIZE = 8, SAMPLE_KEY_SIZE = SAMPLE_SIZE + LMDB_NUMBER_SIZE };
 
 enum { MAX_KEY = 500 }; // bytes of a key in DBI_GROUPS
 static_assert(MAX_KEY <= 511, "LMDB's keys have at most 511 bytes");
@@ -38,6 +53,7 @@ struct group_store {
     struct lmdb_env *env;
     struct group_keep keep;
     int64_t sections; // 0: all
+    bool has_summaries;
 };
 
 status group_store_open(struct group_store **out, const char *directory, bool read_only) {
@@ -48,6 +64,12 @@ status group_store_open(struct group_store **out, const char *directory, bool re
     char *path = path_join(&arena, directory, "groups.lmdb");
     status result = read_only ? OK : dir_make(directory);
     if (result == OK) result = lmdb_env_open(&(*out)->env, path, group_store_dbis, &options);
+    (*out)->has_summaries = result == OK;
+    if (result == DATAERR && read_only) { // without what was added to the format later
+        const char *older[DBI_SUMMARIES + 1] = {0};
+        memcpy(older, group_store_dbis, DBI_SUMMARIES * sizeof *older);
+        result = lmdb_env_open(&(*out)->env, path, older, &options);
+    }
     arena_release(&arena);
     if (result != OK) group_store_close(out);
     return result;
@@ -97,6 +119,26 @@ static status group_retention_read_totals(struct lmdb_txn *txn, struct group_tot
     return key.data ? lmdb_txn_fail_damaged(txn, "the totals of the groups") : OK;
 }
 
+static struct lmdb_val group_store_sample_key(uint64_t sample, const uint8_t *number, uint8_t key[SAMPLE_KEY_SIZE]) {
+    memcpy(key, &sample, SAMPLE_SIZE);
+    memcpy(key + SAMPLE_SIZE, number, LMDB_NUMBER_SIZE);
+    return (struct lmdb_val){key, SAMPLE_KEY_SIZE};
+}
+
+// Removes what is under the number of a group: its place, summary, row and that it is one of its sample. What an older
+// version has saved has only a place.
+static status group_store_remove_number(struct lmdb_txn *txn, const uint8_t *number) {
+    const struct lmdb_val key = {number, LMDB_NUMBER_SIZE};
+    struct group_summary summary;
+    uint8_t sample[SAMPLE_KEY_SIZE];
+    bool found;
+    TRY(lmdb_txn_get_fixed(txn, DBI_SUMMARIES, key, &summary, sizeof summary, &found));
+    if (found) TRY(lmdb_txn_del(txn, DBI_SAMPLES, group_store_sample_key(summary.sample, number, sample)));
+    TRY(lmdb_txn_del(txn, DBI_SUMMARIES, key));
+    TRY(lmdb_txn_del(txn, DBI_ROWS, key));
+    return lmdb_txn_del(txn, DBI_ORDER, key);
+}
+
 // Removes the oldest whole groups beyond `keep`, at most `most`. The newest group always stays.
 static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_totals *totals,
                                             const struct group_keep *keep, int most, int64_t *removed, int64_t *freed) {
@@ -118,7 +160,7 @@ static status group_retention_remove_oldest(struct lmdb_txn *txn, struct group_t
         if (!beyond) return OK;
         TRY(lmdb_txn_del(txn, DBI_GROUPS, key));
         TRY(lmdb_txn_del(txn, DBI_NUMBERS, key));
-        TRY(lmdb_txn_del(txn, DBI_ORDER, (struct lmdb_val){number, sizeof number}));
+        TRY(group_store_remove_number(txn, number));
         totals->bytes -= place.bytes;
         *removed += 1;
         *freed += place.bytes;
@@ -181,7 +223,8 @@ status group_store_prune(struct group_store *store, const struct group_keep *kee
 
 // What a record is in the store.
 struct group_store_values {
-    struct buf group, section;
+    struct buf group, section, row;
+    struct group_summary summary;
 };
 
 static status group_store_put(const struct group_store *store, struct lmdb_txn *txn, const struct group_record *record,
@@ -229,7 +272,7 @@ static status group_store_put(const struct group_store *store, struct lmdb_txn *
         struct lmdb_val stored;
         TRY(lmdb_txn_get(txn, DBI_ORDER, order, &stored));
         if (stored.data && stored.size >= sizeof place) memcpy(&place, stored.data, sizeof place);
-        TRY(lmdb_txn_del(txn, DBI_ORDER, order));
+        TRY(group_store_remove_number(txn, number));
         totals.bytes -= place.bytes;
     }
     if (group->trained.present) totals.step = group->trained.step;
@@ -240,6 +283,12 @@ static status group_store_put(const struct group_store *store, struct lmdb_txn *
     totals.bytes += place.bytes;
     TRY(lmdb_txn_put(txn, DBI_ORDER, order, (struct lmdb_val){value, sizeof place + id.size}));
     TRY(lmdb_txn_put(txn, DBI_NUMBERS, id, order));
+    const struct lmdb_val summary = {&values->summary, sizeof values->summary};
+    uint8_t sample[SAMPLE_KEY_SIZE];
+    TRY(lmdb_txn_put(txn, DBI_SUMMARIES, order, summary));
+    TRY(lmdb_txn_put(txn, DBI_ROWS, order, (struct lmdb_val){values->row.data, values->row.size}));
+    TRY(lmdb_txn_put(txn, DBI_SAMPLES, group_store_sample_key(values->summary.sample, number, sample),
+                     (struct lmdb_val){"", 0}));
     TRY(group_retention_remove_oldest(txn, &totals, &store->keep, REMOVED_PER_SAVE, &removed, &freed));
     TRY(lmdb_txn_put(txn, DBI_TOTALS, group_retention_totals_key, (struct lmdb_val){&totals, sizeof totals}));
     return lmdb_txn_put(txn, DBI_GROUPS, id, packed);
@@ -251,7 +300,11 @@ status group_store_save_all(struct group_store *store, const struct group_record
     status result;
     NEW(&values, count);
     for (size_t i = 0; i < count; i++) {
-        if (!records[i].section_only) group_to_msgpack(records[i].group, &values[i].group);
+        if (!records[i].section_only) {
+            group_to_msgpack(records[i].group, &values[i].group);
+            group_summary_make(records[i].group, &values[i].summary);
+            group_row_make(records[i].group, values[i].summary.issued, &values[i].row);
+        }
         if (records[i].section >= 0)
             group_section_to_msgpack(records[i].group, (enum group_section)records[i].section, &values[i].section);
     }
@@ -263,6 +316,7 @@ status group_store_save_all(struct group_store *store, const struct group_record
     for (size_t i = 0; i < count; i++) {
         buf_release(&values[i].group);
         buf_release(&values[i].section);
+        buf_release(&values[i].row);
     }
     free(values);
     return result;
@@ -297,5 +351,100 @@ status group_store_each(struct group_store *store, status (*visit)(void *context
     }
     lmdb_cursor_release(&cursor);
     lmdb_txn_end(&txn);
+    return result;
+}
+
+// ---- summaries ----
+
+bool group_store_has_summaries(const struct group_store *store) {
+    return store->has_summaries;
+}
+
+status group_store_summaries(struct group_store *store, int64_t first, struct numbered_summary *out, size_t most,
+                             size_t *count) {
+    struct lmdb_txn *txn;
+    struct lmdb_cursor cursor;
+    uint8_t number[LMDB_NUMBER_SIZE];
+    *count = 0;
+    if (!store->has_summaries) return OK;
+    lmdb_number_write(number, first);
+    TRY(lmdb_txn_begin_read(store->env, &txn));
+    status result = lmdb_cursor_init(&cursor, txn, DBI_SUMMARIES);
+    if (result == OK) result = lmdb_cursor_seek(&cursor, (struct lmdb_val){number, sizeof number});
+    while (result == OK && cursor.key.data && *count < most) {
+        struct numbered_summary *to = &out[*count];
+        const bool right = cursor.key.size == sizeof number && cursor.value.size == sizeof to->summary;
+        if (!right) TRY_TO(result, done, lmdb_txn_fail_damaged(txn, "the summaries of the groups"));
+        to->number = lmdb_number_read(cursor.key.data);
+        memcpy(&to->summary, cursor.value.data, sizeof to->summary);
+        ++*count;
+        result = lmdb_cursor_next(&cursor);
+    }
+done:
+    lmdb_cursor_release(&cursor);
+    lmdb_txn_end(&txn);
+    return result;
+}
+
+status group_store_row(struct group_store *store, int64_t number, struct group_row *out, struct buf *bytes,
+                       bool *found) {
+    uint8_t key[LMDB_NUMBER_SIZE];
+    buf_clear(bytes);
+    *found = false;
+    if (!store->has_summaries) return OK;
+    lmdb_number_write(key, number);
+    TRY(lmdb_env_get(store->env, DBI_ROWS, (struct lmdb_val){key, sizeof key}, bytes, found));
+    if (!*found || group_row_read(out, bytes->data, bytes->size) == OK) return OK;
+    return lmdb_env_fail_damaged(store->env, fail_text());
+}
+
+status group_store_of_sample(struct group_store *store, uint64_t sample, int64_t *numbers, size_t most, size_t *count) {
+    struct lmdb_txn *txn;
+    struct lmdb_cursor cursor;
+    uint8_t zero[LMDB_NUMBER_SIZE] = {0}, key[SAMPLE_KEY_SIZE];
+    *count = 0;
+    if (!store->has_summaries) return OK;
+    TRY(lmdb_txn_begin_read(store->env, &txn));
+    status result = lmdb_cursor_init(&cursor, txn, DBI_SAMPLES);
+    if (result == OK) result = lmdb_cursor_seek(&cursor, group_store_sample_key(sample, zero, key));
+    while (result == OK && cursor.key.data && *count < most) {
+        if (cursor.key.size != sizeof key || memcmp(cursor.key.data, key, SAMPLE_SIZE) != 0) break;
+        numbers[(*count)++] = lmdb_number_read((const uint8_t *)cursor.key.data + SAMPLE_SIZE);
+        result = lmdb_cursor_next(&cursor);
+    }
+    lmdb_cursor_release(&cursor);
+    lmdb_txn_end(&txn);
+    return result;
+}
+
+status group_store_get_number(struct group_store *store, int64_t number, struct group **out) {
+    struct lmdb_txn *txn;
+    struct lmdb_val place, packed = {0};
+    uint8_t key[LMDB_NUMBER_SIZE];
+    *out = NULL;
+    lmdb_number_write(key, number);
+    TRY(lmdb_txn_begin_read(store->env, &txn));
+    status result = lmdb_txn_get(txn, DBI_ORDER, (struct lmdb_val){key, sizeof key}, &place);
+    if (result == OK && place.data && place.size > sizeof(struct group_place)) {
+        const struct lmdb_val id = {(const char *)place.data + sizeof(struct group_place),
+                                    place.size - sizeof(struct group_place)};
+        result = lmdb_txn_get(txn, DBI_GROUPS, id, &packed);
+    }
+    if (result == OK && packed.data) result = group_from_msgpack(out, packed.data, packed.size);
+    if (result == DATAERR) result = lmdb_txn_fail_damaged(txn, fail_text());
+    lmdb_txn_end(&txn);
+    return result;
+}
+
+status group_store_number_of(struct group_store *store, const char *id, int64_t *number) {
+    XXH128_canonical_t hash;
+    const struct lmdb_val key = group_store_id_key(string_of(id), &hash);
+    struct buf stored = {0};
+    bool found = false;
+    *number = -1;
+    const status result = lmdb_env_get(store->env, DBI_NUMBERS, key, &stored, &found);
+    if (result == OK && found && stored.size == LMDB_NUMBER_SIZE)
+        *number = lmdb_number_read((const uint8_t *)stored.data);
+    buf_release(&stored);
     return result;
 }

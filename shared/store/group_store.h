@@ -2,6 +2,7 @@
 //
 // It holds two things: sections, under the hash of everything that they were computed from, so that nothing is computed
 // twice and a stale section is never found; and complete groups by id, as the last stage that worked on each left it.
+// Each of these has a number, which grows in the order in which they were saved, and under it a summary and a row.
 //
 // Both can be bounded. A section of a training run is needed only while its group may be issued again, that is, until a
 // checkpoint has its step: those of groups that were issued long before the newest one are removed. If optim then goes
@@ -13,6 +14,7 @@
 
 #include "shared/base/status.h"
 #include "shared/group/group.h"
+#include "shared/store/group_summary.h"
 
 struct group_store;
 
@@ -69,3 +71,35 @@ status group_store_get(struct group_store *store, const char *id, struct group *
 // return OK, and returns what it returned.
 status group_store_each(struct group_store *store, status (*visit)(void *context, const struct group *group),
                         void *context);
+
+// ---- summaries ----
+
+// A store that was last written before summaries were has none of them: its groups are found by id alone.
+
+struct numbered_summary {
+    int64_t number;
+    struct group_summary summary;
+};
+
+// Whether the store has summaries.
+bool group_store_has_summaries(const struct group_store *store);
+
+// Copies the summaries with the lowest numbers from `first` on into out[0..*count), at most `most` of them. DATAERR
+// when one is damaged.
+status group_store_summaries(struct group_store *store, int64_t first, struct numbered_summary *out, size_t most,
+                             size_t *count);
+
+// *out = the row under `number`, with its strings in `bytes`; *found says whether there is one. DATAERR when it is
+// damaged.
+status group_store_row(struct group_store *store, int64_t number, struct group_row *out, struct buf *bytes,
+                       bool *found);
+
+// Copies the numbers of the groups of a sample, by group_summary.sample, into numbers[0..*count): the lowest ones, at
+// most `most`.
+status group_store_of_sample(struct group_store *store, uint64_t sample, int64_t *numbers, size_t most, size_t *count);
+
+// *out = the group with this number, owned by the caller; NULL when there is none. DATAERR when it is damaged.
+status group_store_get_number(struct group_store *store, int64_t number, struct group **out);
+
+// *number = that of the group with this id; -1 when there is none.
+status group_store_number_of(struct group_store *store, const char *id, int64_t *number);

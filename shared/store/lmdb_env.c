@@ -510,12 +510,20 @@ status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key) {
 
 // ---- iteration ----
 
-status lmdb_cursor_next(struct lmdb_cursor *cursor) {
-    MDB_val key, value;
-    int code = mdb_cursor_get(cursor->mdb, &key, &value, MDB_NEXT); // a new cursor moves to the first key
+static status lmdb_cursor_move(struct lmdb_cursor *cursor, MDB_val key, MDB_cursor_op op) {
+    MDB_val value;
+    const int code = mdb_cursor_get(cursor->mdb, &key, &value, op);
     cursor->key = code ? (struct lmdb_val){0} : lmdb_from_mdb(key);
     cursor->value = code ? (struct lmdb_val){0} : lmdb_from_mdb(value);
     return code == MDB_NOTFOUND ? OK : lmdb_result(cursor->txn, code, "cannot iterate");
+}
+
+status lmdb_cursor_next(struct lmdb_cursor *cursor) {
+    return lmdb_cursor_move(cursor, (MDB_val){0}, MDB_NEXT); // a new cursor moves to the first key
+}
+
+status lmdb_cursor_seek(struct lmdb_cursor *cursor, struct lmdb_val key) {
+    return lmdb_cursor_move(cursor, lmdb_to_mdb(key), MDB_SET_RANGE);
 }
 
 status lmdb_cursor_init(struct lmdb_cursor *cursor, struct lmdb_txn *txn, int dbi) {

@@ -118,6 +118,9 @@ struct lmdb_cursor {
 // lmdb_cursor_release before the transaction ends, also after a failure.
 status lmdb_cursor_init(struct lmdb_cursor *cursor, struct lmdb_txn *txn, int dbi);
 
+// Moves to the first key that is not below `key`.
+status lmdb_cursor_seek(struct lmdb_cursor *cursor, struct lmdb_val key);
+
 // Moves to the next key; only while there is one.
 status lmdb_cursor_next(struct lmdb_cursor *cursor);
 

@@ -1,6 +1,9 @@
 // groups.lmdb: sections by the hash of what they were computed from, complete groups by id.
 #include "tests/unit/unit.h"
 
+#include <math.h>
+#include <unistd.h>
+
 #include "shared/base/file.h"
 #include "shared/store/group_store.h"
 #include "shared/store/lmdb_env.h"
@@ -196,4 +199,146 @@ TEST(old_sections_go) {
     assert_int_equal(group_store_prune(store, &(struct group_keep){.steps = 4}, true, &removed, &freed), OK);
     assert_int_equal(removed, 26);
     assert_false(has_section(store, 200, 0) || has_section(store, 1, 29));
+}
+
+// ---- summaries
+
+static const char *const rewarded =
+    ",\"sample_id\":\"%s\",\"requires\":{\"policy\":0,\"reference\":0,\"exact\":1,\"order\":6},\"completions\":["
+    "{\"text\":\"<think>t</think><answer>B</answer>\",\"finish\":\"eos\",\"tokens\":[1,2],\"logprobs\":[-0.5,-1.5]},"
+    "{\"text\":\"B green.\",\"finish\":\"length\",\"tokens\":[1,2,3,4],\"logprobs\":[-0.25,-0.25,-2,-0.5]},"
+    "{\"text\":\"<answer>B green.</think><answer>B</answer>\",\"finish\":\"eos\",\"tokens\":[],\"logprobs\":[]}],"
+    "\"reference\":{\"version\":0,\"answer_logprob\":[-1,null,null],\"logprobs\":[[-1.5,-1.5],[-0.25,-0.25,-2,-0.5],[]]"
+    "},"
+    "\"consistency\":{\"verdict\":[1,0,null]},\"rewards\":{\"accuracy\":[1,0,0],\"format\":[1,0,1],\"bonus\":[0.5,0,0],"
+    "\"total\":[2.5,0,0.5]},\"advantages\":[1,-1,0],\"trained\":{\"step\":3},"
+    "\"times\":{\"source\":[100.5,101],\"rollout\":[101,104.25,2]}";
+
+static struct group *make_rewarded(const char *id, const char *sample) {
+    SCOPED(struct buf, buf_release) more = {0};
+    buf_printf(&more, rewarded, sample);
+    return group_of_format(
+        "{\"id\":\"%s\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":\"Which? \\u00e9\"}],"
+        "\"solution\":\"<answer>B</answer>\",\"problem_type\":\"multiple choice\","
+        "\"options\":[\"red\",\"green\"],\"level\":\"L1\"}%s}",
+        id, more.data);
+}
+
+static bool near(float number, double wanted) {
+    return fabs((double)number - wanted) < 1e-6;
+}
+
+TEST(a_whole_group_has_a_summary_and_a_row) {
+    SCOPED(struct group_store *, group_store_close) store = open_own("summaries");
+    SCOPED(struct group *, group_free) group = make_rewarded("e0-000006", "s1"), back = NULL;
+    SCOPED(struct buf, buf_release) bytes = {0};
+    struct numbered_summary list[4];
+    struct group_row row;
+    size_t count;
+    bool found;
+    int64_t number;
+    assert_true(group_store_has_summaries(store));
+    assert_int_equal(save(store, NULL, SECTION_PROMPT, group), OK);
+    assert_int_equal(group_store_summaries(store, 0, list, 4, &count), OK);
+    assert_int_equal(count, 1);
+    const struct group_summary *summary = &list[0].summary;
+    assert_true(summary->issued == 100.5 && summary->settled == 104.25);
+    assert_int_equal(summary->seq, 6);
+    assert_int_equal(summary->step, 3);
+    assert_int_equal(summary->state, GROUP_TRAINED);
+    assert_int_equal(summary->completions, 3);
+    assert_int_equal(summary->right, 1);
+    assert_int_equal(summary->well_formed, 2);
+    assert_int_equal(summary->with_bonus, 1);
+    assert_int_equal(summary->contradicting, 1);
+    assert_int_equal(summary->truncated, 1);
+    assert_int_equal(summary->uncounted, 1); // the last one; the second one has no <answer>
+    assert_int_equal(summary->judged, 2);
+    assert_int_equal(summary->longest, 4);
+    assert_int_equal(summary->tokens, 6);
+    assert_int_equal(summary->problem_type, 1);
+    assert_int_equal(summary->marks, 0x287); // the second one contradicts, the third one is well formed
+    assert_memory_equal(summary->level, "L1\0\0\0\0\0", 8);
+    assert_true(near(summary->reward, 1) && near(summary->reward_std, sqrt((2.25 + 1 + 0.25) / 2)));
+    assert_true(near(summary->accuracy, 1.0 / 3) && near(summary->format, 2.0 / 3) && near(summary->bonus, 0.5 / 3));
+    assert_true(near(summary->length, 2) && near(summary->surprise, 5.0 / 6) && near(summary->lowest, -2));
+    assert_true(near(summary->likelihood, exp(-1)) && near(summary->consistency, 0.5));
+    assert_true(near(summary->kl, (exp(-1) + 1 - 1) / 6)); // one token differs, by -1
+    assert_int_equal(group_store_row(store, list[0].number, &row, &bytes, &found), OK);
+    assert_true(found && string_equals(row.question, "Which? \u00e9"));
+    assert_int_equal(row.count, 2);
+    assert_true(string_equals(row.times[1].stage, "rollout") && row.times[1].in == 0.5F && row.times[1].out == 3.75F);
+    assert_true(row.times[0].replica == 0 && row.times[1].replica == 2);
+    assert_int_equal(group_store_get_number(store, list[0].number, &back), OK);
+    assert_string_equal(back->id.data, "e0-000006");
+    assert_int_equal(group_store_number_of(store, "e0-000006", &number), OK);
+    assert_int_equal(number, list[0].number);
+    assert_int_equal(group_store_number_of(store, "none", &number), OK);
+    assert_int_equal(number, -1);
+}
+
+TEST(summaries_go_with_their_groups) {
+    SCOPED(struct group_store *, group_store_close) store = open_own("samples");
+    struct numbered_summary list[40];
+    int64_t numbers[40], removed, freed;
+    struct group_row row;
+    SCOPED(struct buf, buf_release) bytes = {0};
+    size_t count, of_sample;
+    bool found;
+    for (int i = 0; i < 20; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "e0-%06d", i);
+        SCOPED(struct group *, group_free) group = make_rewarded(id, i % 4 ? "other" : "mine");
+        assert_int_equal(save(store, NULL, SECTION_PROMPT, group), OK);
+        if (i == 8) assert_int_equal(save(store, NULL, SECTION_PROMPT, group), OK); // it moves to a new number
+    }
+    SCOPED(struct group *, group_free) mine = make_rewarded("x", "mine");
+    const uint64_t sample = group_summary_sample(mine);
+    assert_int_equal(group_store_summaries(store, 0, list, 40, &count), OK);
+    assert_int_equal(count, 20);
+    assert_int_equal(list[8].number, 9);
+    assert_int_equal(group_store_summaries(store, 10, list, 3, &count), OK);
+    assert_int_equal(count, 3);
+    assert_int_equal(list[0].number, 10);
+    assert_int_equal(group_store_of_sample(store, sample, numbers, 40, &of_sample), OK);
+    assert_int_equal(of_sample, 5);
+    assert_int_equal(numbers[2], 9);
+    assert_int_equal(group_store_of_sample(store, sample, numbers, 2, &of_sample), OK);
+    assert_int_equal(of_sample, 2);
+    assert_int_equal(group_store_prune(store, &(struct group_keep){.bytes = 1}, false, &removed, &freed), OK);
+    assert_int_equal(removed, 19);
+    assert_int_equal(group_store_summaries(store, 0, list, 40, &count), OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(group_store_of_sample(store, sample, numbers, 40, &of_sample), OK);
+    assert_int_equal(of_sample, 0);
+    assert_int_equal(group_store_row(store, 10, &row, &bytes, &found), OK);
+    assert_false(found);
+}
+
+TEST(a_store_of_before_the_summaries_can_be_read) {
+    static const char *const older[] = {"sections", "groups", "order", "numbers", "seqs", "totals", NULL};
+    struct lmdb_env *env;
+    struct numbered_summary list[1];
+    char path[128];
+    size_t count;
+    { SCOPED(struct group_store *, group_store_close) made = open_own("older"); }
+    snprintf(path, sizeof path, "%s/older/groups.lmdb", unit_directory());
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(lmdb_env_open(&env, path, older, NULL), OK);
+    lmdb_env_close(&env);
+    SCOPED(struct group_store *, group_store_close) store = NULL;
+    *strrchr(path, '/') = 0;
+    assert_int_equal(group_store_open(&store, path, true), OK);
+    assert_false(group_store_has_summaries(store));
+    assert_int_equal(group_store_summaries(store, 0, list, 1, &count), OK);
+    assert_int_equal(count, 0);
+}
+
+TEST(a_damaged_row_is_refused) {
+    SCOPED(struct group *, group_free) group = make_rewarded("e0-000006", "s1");
+    SCOPED(struct buf, buf_release) bytes = {0};
+    struct group_row row;
+    group_row_make(group, 100.5, &bytes);
+    for (size_t size = 0; size < bytes.size; size++) assert_int_equal(group_row_read(&row, bytes.data, size), DATAERR);
+    assert_int_equal(group_row_read(&row, bytes.data, bytes.size), OK);
 }

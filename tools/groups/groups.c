@@ -148,24 +148,13 @@ static double groups_number_at(const struct double_array *values, size_t i) {
     return i < values->count ? values->data[i] : NAN;
 }
 
-// Returns the last stage that the group has passed, as a word.
-static const char *groups_state_of(const struct group *group) {
-    if (group->quarantine.present) return "quarantined";
-    if (group->trained.present) return "trained";
-    if (group->scores.present) return "scored";
-    if (group->advantages.data) return "rewarded";
-    if (group->reference.present) return "referenced";
-    if (group->completions) return "sampled";
-    return group->media ? "decoded" : "issued";
-}
-
 // Returns the accuracies of the completions: an evaluation's scores, else a training's rewards.
 static const struct double_array *groups_accuracy(const struct group *group) {
     return group->scores.present ? &group->scores.accuracy : &group->rewards.accuracy;
 }
 
 static void groups_show(const struct group *group) {
-    printf("%s: %s, sample %s, %s\n", group->id.data, groups_state_of(group),
+    printf("%s: %s, sample %s, %s\n", group->id.data, group_state_name(group_state_of(group)),
            group->sample_id.data ? group->sample_id.data : "-",
            group->prompt.problem_type.data ? group->prompt.problem_type.data : "-");
     if (group->quarantine.present)
@@ -222,13 +211,13 @@ struct groups_output {
 // Prints a group as the action of `context`, a struct groups_output, says.
 static status groups_print(void *context, const struct group *group) {
     struct groups_output *output = context;
-    if (output->state && strcmp(output->state, groups_state_of(group)) != 0) return OK;
+    if (output->state && strcmp(output->state, group_state_name(group_state_of(group))) != 0) return OK;
     if (output->action == GROUPS_EXPORT) return groups_print_json(group, &output->json);
     if (output->action == GROUPS_SHOW) {
         groups_show(group);
         return OK;
     }
-    printf("%-12s %-11s %-12s %-16s %2zu completions", group->id.data, groups_state_of(group),
+    printf("%-12s %-11s %-12s %-16s %2zu completions", group->id.data, group_state_name(group_state_of(group)),
            group->sample_id.data ? group->sample_id.data : "-",
            group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
     groups_print_number("accuracy", groups_mean(groups_accuracy(group)));
