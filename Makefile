@@ -19,7 +19,8 @@ VERSION   := 0.1.0
 PACKAGES   = libzmq $(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack) lmdb libavformat libavcodec \
              libswscale libavutil yaml-0.1 libpcre2-8 libutf8proc libxxhash libzstd
 DEBIAN    := gcc g++ make pkg-config libzmq3-dev libmsgpack-dev liblmdb-dev libavformat-dev libavcodec-dev libswscale-dev \
-             libavutil-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev libzstd-dev libdnnl-dev libcmocka-dev
+             libavutil-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev libzstd-dev libdnnl-dev \
+             libmicrohttpd-dev libcmocka-dev
 LINT_DEBIAN := clang-format clang-tidy python3
 FUZZ_DEBIAN := clang libclang-rt-dev
 E2E_DEBIAN  := procps iproute2
@@ -104,6 +105,9 @@ $(BUILD)/bin/caravan-$(1): $(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(1)/*.
 	$$(call say,LD)$(CC) $(LDFLAGS) -o $$@ $$^ $(LDLIBS)
 endef
 $(foreach stage,$(STAGES),$(eval $(call stage_rule,$(stage))))
+
+# Only what serves HTTP is linked with libmicrohttpd.
+$(BUILD)/bin/caravan $(BUILD)/tests/unit/http: LDLIBS += -lmicrohttpd
 
 $(BUILD)/bin/caravan: $(TOOL_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 	@mkdir -p $(@D)
