@@ -139,8 +139,8 @@ void group_summary_make(const struct group *group, struct group_summary *out) {
 
 // ---- rows ----
 
-// Bytes: the size of the question, the question; the number of times, and of each the size of the stage's name, the
-// name, in, out, replica.
+// Bytes: question, id and sample_id, each with its size in two bytes before it; the number of times in one byte, and of
+// each the stage's name with its size, in, out, replica.
 
 // Returns the question of a prompt: its own, else the last text that a user says.
 static struct string group_row_question(const struct prompt *prompt) {
@@ -152,16 +152,21 @@ static struct string group_row_question(const struct prompt *prompt) {
     return question;
 }
 
-// Appends the size in one byte and the beginning of the string, without half a character at its end.
+enum { ROW_ABSENT = UINT16_MAX }; // the size of a string that is absent
+
+// Appends the size in two bytes and the beginning of the string, without half a character at its end.
 static void group_row_add_string(struct buf *out, struct string text, size_t most) {
     size_t size = text.size < most ? text.size : most;
     while (size && size < text.size && ((unsigned char)text.data[size] & 0xC0) == 0x80) size--;
-    buf_append(out, &(uint8_t){(uint8_t)size}, 1);
+    const uint16_t stored = text.data ? (uint16_t)size : ROW_ABSENT;
+    buf_append(out, &stored, sizeof stored);
     if (size) buf_append(out, text.data, size);
 }
 
 void group_row_make(const struct group *group, double issued, struct buf *out) {
     group_row_add_string(out, group_row_question(&group->prompt), ROW_QUESTION);
+    group_row_add_string(out, group->id, ROW_ABSENT - 1);
+    group_row_add_string(out, group->sample_id, ROW_ABSENT - 1);
     buf_append(out, &(uint8_t){(uint8_t)group->times.count}, 1);
     for (size_t k = 0; k < group->times.count; k++) {
         const struct stage_time *time = &group->times.data[k];
@@ -175,18 +180,23 @@ void group_row_make(const struct group *group, double issued, struct buf *out) {
 
 // Takes a string that group_row_add_string wrote; false: the bytes end before.
 static bool group_row_take_string(const char **at, const char *end, struct string *out) {
-    if (*at == end) return false;
-    const size_t size = *(const unsigned char *)*at;
-    *out = (struct string){*at + 1, size};
-    if ((size_t)(end - *at) <= size) return false;
-    *at += 1 + size;
+    uint16_t size;
+    *out = (struct string){0};
+    if ((size_t)(end - *at) < sizeof size) return false;
+    memcpy(&size, *at, sizeof size);
+    *at += sizeof size;
+    if (size == ROW_ABSENT) return true;
+    if ((size_t)(end - *at) < size) return false;
+    *out = (struct string){*at, size};
+    *at += size;
     return true;
 }
 
 status group_row_read(struct group_row *out, const void *data, size_t size) {
     const char *at = data, *end = at + size;
     *out = (struct group_row){0};
-    bool whole = group_row_take_string(&at, end, &out->question) && at < end;
+    bool whole = group_row_take_string(&at, end, &out->question) && group_row_take_string(&at, end, &out->id) &&
+                 group_row_take_string(&at, end, &out->sample_id) && at < end;
     const size_t count = whole ? *(const unsigned char *)at++ : 0;
     whole &= count <= MAX_STAGE_TIMES;
     for (; whole && out->count < count; out->count++) {

@@ -76,6 +76,7 @@ enum { ROW_QUESTION = 120 }; // bytes at most
 // A group's row in a table.
 struct group_row {
     struct string question; // its beginning, whole characters
+    struct string id, sample_id;
     struct row_time {
         struct string stage;
         float in, out;    // seconds since `issued` of the summary

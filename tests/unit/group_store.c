@@ -266,6 +266,7 @@ TEST(a_whole_group_has_a_summary_and_a_row) {
     assert_true(near(summary->kl, (exp(-1) + 1 - 1) / 6)); // one token differs, by -1
     assert_int_equal(group_store_row(store, list[0].number, &row, &bytes, &found), OK);
     assert_true(found && string_equals(row.question, "Which? \u00e9"));
+    assert_true(string_equals(row.id, "e0-000006") && string_equals(row.sample_id, "s1"));
     assert_int_equal(row.count, 2);
     assert_true(string_equals(row.times[1].stage, "rollout") && row.times[1].in == 0.5F && row.times[1].out == 3.75F);
     assert_true(row.times[0].replica == 0 && row.times[1].replica == 2);
