@@ -22,12 +22,16 @@ $(BUILD)/kernels/cpu/simd_avx2.o $(BUILD)/kernels/cpu/simd_avx512.o: override SA
 # are written to files, and the target fails if there is one.
 REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -60 $(1)/report.* && exit 1; exit $$status; }
 
+# What trains with every method, minutes long, runs scripts that the plain build tests: each program and option that they call
+# is in other tests, too.
+ASAN_WITHOUT := e2e/ablation
+
 .PHONY: sanitize sanitize-thread
 sanitize: ## run unit, operation and end-to-end tests under the address and undefined sanitizers
 	@rm -f build-asan/report.*; mkdir -p build-asan
 	+@UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/build-asan/report \
 	 ASAN_OPTIONS=detect_stack_use_after_return=1:log_path=$(CURDIR)/build-asan/report \
-	 $(MAKE) --no-print-directory -s BUILD=build-asan OPTIMIZE="$(SANITIZE_OPTIMIZE)" WERROR= SANITIZE="$(ASAN_FLAGS)" check; \
+	 $(MAKE) --no-print-directory -s BUILD=build-asan OPTIMIZE="$(SANITIZE_OPTIMIZE)" WERROR= SANITIZE="$(ASAN_FLAGS)" WITHOUT="$(ASAN_WITHOUT) $(WITHOUT)" check; \
 	 $(call REPORTED,build-asan)
 
 # The emulator runs a block's threads on one thread of the CPU, where the thread sanitizer finds nothing and takes minutes.
