@@ -1,0 +1,2 @@
+"use strict";
+const comparePage = {title: "Compare", path: "/compare", async draw(view) {}};

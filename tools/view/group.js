@@ -1,0 +1,2 @@
+"use strict";
+const groupPage = {title: "Group", path: "/groups", async draw(view) {}};

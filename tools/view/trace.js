@@ -1,0 +1,2 @@
+"use strict";
+const tracePage = {title: "Trace", path: "/trace", async draw(view) {}};
