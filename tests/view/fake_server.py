@@ -224,11 +224,14 @@ class Source:
         size = max(1, math.ceil(len(steps) / width))
         bins = [steps[i:i + size] for i in range(0, len(steps), size)]
         place = {step: i for i, b in enumerate(bins) for step in b}
-        most = max([g["row"]["count"] for g in self.data.groups], default=0)
+        most = fixture.GROUP_SIZE
         counts = [[0] * (most + 2) for _ in bins]
         for entry in self.data.groups:
             if entry["row"]["step"] in place and (not condition or condition.holds(entry)):
                 right = entry["row"]["right"]
+                if right is not None and entry["row"]["count"] != most:
+                    share = right / entry["row"]["count"]
+                    right = most if share == 1 else 0 if share == 0 else min(most - 1, max(1, round(share * most)))
                 counts[place[entry["row"]["step"]]][most + 1 if right is None else right] += 1
         return {"size": most, "first": [b[0] for b in bins], "step": [b[-1] for b in bins], "counts": counts}
 

@@ -146,7 +146,7 @@ class Fixture:
             cuts.append(ends)
             ids.append([[len(ends) - 1, 151645]])
         middle = mean([p for p, a in zip(likelihood, accuracy) if a]) or 0
-        bonus = [0.5 if a and p >= middle - 0.03 else 0.0 for p, a in zip(likelihood, accuracy)]
+        bonus = [0.5 if a and p >= middle - 0.11 else 0.0 for p, a in zip(likelihood, accuracy)]
         total = [a + f + b for a, f, b in zip(accuracy, form, bonus)]
         deviation, average = std(total), sum(total) / len(total)
         marks = [int(a) + 2 * int(f) + 4 * (b > 0) + 8 * (v == 0) for a, f, b, v in zip(accuracy, form, bonus, verdict)]

@@ -65,7 +65,7 @@ function chartCurve(chart) {
     let low = chart.low ?? minOf(all), high = chart.high ?? maxOf(all);
     if (!(high - low > 1e-12)) low -= 0.5, high += 0.5;
     const margin = (high - low) * 0.04, y = v => top + (H - top - bottom) * (1 - (v - low + margin) / (high - low + 2 * margin));
-    const xs = chart.step.map(x), {ticks, digits} = chartTicks(low, high, 2.6);
+    const xs = chart.step.map(x), {ticks, digits} = chartTicks(low, high, 3);
     const drawing = svg("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", "aria-hidden": "true"});
     for (const tick of ticks)
         drawing.append(svg("line", {class: "grid", x1: left, x2: W - right, y1: y(tick), y2: y(tick)}),
@@ -155,7 +155,7 @@ function chartScale(chart) {
         const power = Math.floor(Math.log10(size));
         return {factor: 10 ** -power, note: `× 1e${power} ` , text: value => fixed(value, 2)};
     }
-    const digits = Math.min(4, digitsFor(size, 3));
+    const digits = size >= 0.5 && size < 10 ? 2 : Math.min(4, digitsFor(size, 3));
     return {factor: 1, note: "", text: value => fixed(value, digits)};
 }
 

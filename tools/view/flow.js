@@ -38,10 +38,10 @@ function flowReplica(replica, i, live, numbered) {
     return link(here.path, {...here.params, log: replica.name}, {class: "replica", title: `${replica.name}${replica.machine ? " on " + replica.machine : ""}: its log`, anchor: "log"},
         el("span", {class: "number"}, numbered ? replica.number : ""), history.length ? chartSpark(history) : flowBar(columns.busy[i]),
         el("b", {}, percent(columns.busy[i])),
-        el("span", {class: trouble ? "state bad" : "state"},
+        el("span", {class: "line"}, el("span", {class: trouble ? "state bad" : "state"},
             columns.restarts[i] ? el("span", {class: "bad", title: plural(columns.restarts[i], "restart")}, sign("restart"), String(columns.restarts[i]), " ") : null,
             trouble ? sign("warn") : null, columns.slow[i] && columns.state[i] !== "silent" ? "slow: " : "", visible(columns.state[i])),
-        el("span", {class: "times"}, times));
+        el("span", {class: "times"}, times)));
 }
 
 function flowBar(share) {
