@@ -245,6 +245,22 @@ static bool subcommand_same_value(const char *a, const char *b) {
     return a && b ? strcmp(a, b) == 0 : !a && !b;
 }
 
+void subcommand_set_frames(struct pipeline *pipeline) {
+    const struct pipeline_stage *frames = pipeline_find_stage(pipeline, stage_kinds[STAGE_FRAMES].name);
+    if (!frames || frames->kind != &stage_kinds[STAGE_FRAMES]) return;
+    for (const struct key *key = frames->options.given.first; key; key = key->next) {
+        char name[64];
+        const struct option *option = option_find(&frames->kind->options, key->name);
+        snprintf(name, sizeof name, "frames.%s", key->name);
+        for (size_t i = 0; i < pipeline->stage_count; i++) {
+            struct pipeline_stage *stage = &pipeline->stages[i];
+            const bool known = stage->kind && option_find_any(&stage->kind->options, name);
+            if (known && (!option->not_hashed || !strcmp(option->name, "store_limit")))
+                pipeline_set(stage, name, key->value);
+        }
+    }
+}
+
 void subcommand_set_publish(struct pipeline *pipeline) {
     struct pipeline_stage *optim = pipeline_optim(pipeline);
     const char *device = optim ? subcommand_device(optim) : NULL;

@@ -85,6 +85,10 @@ struct run_member_options {
 // max_staleness is 0; then they copy.
 void subcommand_set_publish(struct pipeline *pipeline);
 
+// Tells the stages that need frames how the run's frames stage makes them, and its limit: they decode evicted frames
+// again, and evict from the stores of their machines.
+void subcommand_set_frames(struct pipeline *pipeline);
+
 typedef status subcommand_main(struct subcommand_call *call);
 
 subcommand_main agreement_main;

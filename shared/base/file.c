@@ -4,10 +4,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pwd.h>
 #include <ftw.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
@@ -312,6 +314,15 @@ char *path_join(struct arena *arena, const char *dir, const char *name) {
 const char *path_base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
+}
+
+status path_program_dir(struct arena *arena, const char **dir) {
+    char path[PATH_MAX];
+    const ssize_t size = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (size <= 0) return fail(UNAVAILABLE, "/proc/self/exe: %s", strerror(errno));
+    path[size] = 0;
+    *dir = path_parent(arena, path);
+    return OK;
 }
 
 char *path_parent(struct arena *arena, const char *path) {

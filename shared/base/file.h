@@ -128,5 +128,8 @@ char *path_join(struct arena *arena, const char *dir, const char *name) __attrib
 // Returns what stands behind the last slash, in the path itself.
 const char *path_base_name(const char *path);
 
+// *dir, in the arena = the directory of the program that this process runs. UNAVAILABLE.
+status path_program_dir(struct arena *arena, const char **dir);
+
 // Returns the directory of a path: "." for a bare name, "/" for one in the root.
 char *path_parent(struct arena *arena, const char *path) __attribute__((returns_nonnull));

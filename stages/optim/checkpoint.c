@@ -18,57 +18,15 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
+#include "shared/stage/progress.h"
 #include "stages/optim/optim.h"
-
-static const char progress_name[] = "progress";
-
-// For printf and scanf. The rest of the last line is the model's directory.
-#define PROGRESS_COUNTERS "caravan-progress 3\nstep %lld\ncursor %lld\nema_step %lld\nsteps %lld\n"
-#define PROGRESS_MODEL    "model %llx "
-
-// Where a training stands: what the file `progress` of a checkpoint or a state has.
-struct progress {
-    long long step;
-    long long cursor;              // the seq below which everything is trained
-    long long ema_step;            // the step at which the reference last changed, 0: never
-    long long schedule_steps;      // of the learning rate's schedule, 0: without an end
-    double lr;                     // of the last step
-    unsigned long long model_hash; // model_hash_files of the weights with which the training began
-    const char *model;             // their directory without links
-};
-
-// Reads the file; progress->model is in the arena. DATAERR when it is not such a file, UNAVAILABLE.
-static status progress_read(struct progress *progress, struct arena *arena, const char *path) {
-    struct buf text = {0};
-    int model = 0;
-    *progress = (struct progress){0};
-    status result = file_read(path, &text);
-    if (result == OK &&
-        (!text.data ||
-         sscanf(text.data, PROGRESS_COUNTERS "lr %lf\n" PROGRESS_MODEL "%n", &progress->step, &progress->cursor,
-                &progress->ema_step, &progress->schedule_steps, &progress->lr, &progress->model_hash, &model) != 6 ||
-         progress->step < 0 || progress->cursor < 0 || progress->ema_step < 0))
-        result = fail(DATAERR, "%s: not a caravan-progress file of version 3", path);
-    if (result == OK) progress->model = arena_strndup(arena, text.data + model, strcspn(text.data + model, "\n"));
-    buf_release(&text);
-    return result;
-}
 
 // ---- names ----
 
-// Returns N for the name "PREFIX-N", -1 for any other name.
-static int64_t checkpoint_number(const char *name, const char *prefix) {
-    size_t length = strlen(prefix);
-    if (strncmp(name, prefix, length) != 0 || name[length] != '-') return -1;
-    char *end;
-    long long number = strtoll(name + length + 1, &end, 10);
-    return end == name + length + 1 || *end ? -1 : number;
-}
-
 // Whether NAME in the directory OUT has everything that checkpoint_write writes.
 static bool checkpoint_is_complete(DIR *out, const char *name) {
-    char progress[NAME_MAX + 1 + sizeof progress_name];
-    snprintf(progress, sizeof progress, "%s/%s", name, progress_name);
+    char progress[NAME_MAX + 1 + sizeof PROGRESS_NAME];
+    snprintf(progress, sizeof progress, "%s/%s", name, PROGRESS_NAME);
     return faccessat(dirfd(out), progress, F_OK, 0) == 0;
 }
 
@@ -87,9 +45,14 @@ status checkpoint_write(struct optim *optim, bool whole) {
     char *old = arena_printf(&arena, "%s.old.tmp", path); // an incomplete one of that name
     char *temporary = arena_printf(&arena, "%s.tmp", path);
     struct buf progress = {0};
-    buf_printf(&progress, PROGRESS_COUNTERS "lr %.16e\n" PROGRESS_MODEL "%s\n", (long long)step,
-               (long long)optim->cursor, (long long)optim->ema_step, (long long)optim->options->steps, optim->lr,
-               (unsigned long long)optim->files_hash, optim->model_path);
+    const struct progress state = {.step = step,
+                                   .cursor = optim->cursor,
+                                   .ema_step = optim->ema_step,
+                                   .schedule_steps = optim->options->steps,
+                                   .lr = optim->lr,
+                                   .model_hash = optim->files_hash,
+                                   .model = optim->model_path};
+    progress_print(&state, &progress);
     char *latest = path_join(&arena, out, "latest"), *new_latest = path_join(&arena, out, "latest.tmp");
     TRY_TO(result, done, dir_remove(temporary));
     // With too little room nothing is written, so that the other files on the disk can still grow. A file system that
@@ -105,7 +68,7 @@ status checkpoint_write(struct optim *optim, bool whole) {
         TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot make the directory: %s", temporary, strerror(errno)));
     if (whole) TRY_TO(result, done, model_save(optim->model, temporary));
     TRY_TO(result, done, model_save_state(optim->model, temporary));
-    TRY_TO(result, done, file_write_atomic(path_join(&arena, temporary, progress_name), progress.data, progress.size));
+    TRY_TO(result, done, file_write_atomic(path_join(&arena, temporary, PROGRESS_NAME), progress.data, progress.size));
     TRY_TO(result, done, dir_sync(temporary));
     TRY_TO(result, done, dir_remove(old));
     if ((path_exists(path) && rename(path, old)) || rename(temporary, path))
@@ -208,7 +171,7 @@ done:
 // Reads the training state in `dir`; the model's step counts, and the file `progress` must have the same. DATAERR when
 // the directory is damaged.
 static status checkpoint_read(struct optim *optim, struct arena *arena, const char *dir, struct progress *progress) {
-    char *path = path_join(arena, dir, progress_name);
+    char *path = path_join(arena, dir, PROGRESS_NAME);
     TRY(progress_read(progress, arena, path));
     TRY(model_load_state(optim->model, dir));
     if (progress->step != model_version(optim->model))
@@ -243,9 +206,9 @@ static char *checkpoint_find(const struct optim *optim, struct arena *arena, int
 // take its weights for the first ones. DATAERR.
 static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir, int64_t step) {
     struct progress progress, given = {0};
-    status result = progress_read(&progress, arena, path_join(arena, dir, progress_name));
+    status result = progress_read(&progress, arena, path_join(arena, dir, PROGRESS_NAME));
     if (result == OK && progress.model_hash != optim->files_hash) { // first: it says which model is wrong
-        char *path = path_join(arena, optim->model_path, progress_name);
+        char *path = path_join(arena, optim->model_path, PROGRESS_NAME);
         if (!stage_in_pipeline(optim->context) && path_exists(path)) TRY(progress_read(&given, arena, path));
         if (!given.model || given.model_hash != progress.model_hash)
             return fail(DATAERR,

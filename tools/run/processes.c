@@ -40,16 +40,10 @@ enum {
 static const double restart_seconds = 0.1;
 
 status processes_init(struct processes *processes, struct deployment *deployment) {
-    char dir[PATH_MAX];
-    const char *run = deployment->pipeline->run;
+    const char *dir, *run = deployment->pipeline->run;
     struct arena *arena = &processes->arena;
     *processes = (struct processes){0};
-    ssize_t size = readlink("/proc/self/exe", dir, sizeof dir - 1);
-    if (size <= 0) return fail(UNAVAILABLE, "/proc/self/exe: %s", strerror(errno));
-    dir[size] = 0;
-    char *slash = strrchr(dir, '/');
-    assert(slash);
-    *slash = 0;
+    TRY(path_program_dir(arena, &dir));
     NEW(&processes->list, deployment->count);
     processes->logs = arena_printf(arena, "%s/logs", run);
     for (size_t i = 0; i < deployment->count; i++) {

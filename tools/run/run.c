@@ -69,7 +69,6 @@ static status run_set_steps(struct deployment *deployment) {
 static void run_set_own_values(struct deployment *deployment) {
     struct pipeline *pipeline = deployment->pipeline;
     struct arena *arena = &pipeline->arena;
-    const struct pipeline_stage *frames = pipeline_find_stage(pipeline, stage_kinds[STAGE_FRAMES].name);
     // Several machines may share the run's directory, but LMDB files cannot be shared: instead of the default RUN/store
     // each machine has RUN/store-MACHINE.
     const char *common = path_join(arena, pipeline->run, "store");
@@ -78,20 +77,7 @@ static void run_set_own_values(struct deployment *deployment) {
         const char *store = pipeline_value(&pipeline->stages[i], "store");
         if (store && !strcmp(store, common)) pipeline_set(&pipeline->stages[i], "store", own);
     }
-    // The stages that need frames are told how the run's frames stage makes them, and its limit: they decode evicted
-    // frames again, and evict from the stores of their machines.
-    if (!frames || frames->kind != &stage_kinds[STAGE_FRAMES]) return;
-    for (const struct key *key = frames->options.given.first; key; key = key->next) {
-        char name[64];
-        const struct option *option = option_find(&frames->kind->options, key->name);
-        snprintf(name, sizeof name, "frames.%s", key->name);
-        for (size_t i = 0; i < pipeline->stage_count; i++) {
-            struct pipeline_stage *stage = &pipeline->stages[i];
-            const bool known = stage->kind && option_find_any(&stage->kind->options, name);
-            if (known && (!option->not_hashed || !strcmp(option->name, "store_limit")))
-                pipeline_set(stage, name, key->value);
-        }
-    }
+    subcommand_set_frames(pipeline);
 }
 
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
