@@ -77,7 +77,7 @@ struct option_table {
     const char *details;           // more lines of --help, behind the options; NULL: none
     const struct option *options;  // ends with a NULL name; NULL: none
     const struct option *common;   // more of them, those of every stage; NULL: none
-    const struct option *internal; // those that only the supervisor sets, no file and no help has; NULL: none
+    const struct option *internal; // those that only `caravan run` and `replay` set, no file and no help has
     size_t size;                   // of the struct
 };
 

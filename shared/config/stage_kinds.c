@@ -30,13 +30,14 @@ static const struct option model_internal_options[] = {
      .offset = offsetof(struct stage_model_options, common.node),
      .type = OPTION_FILE,
      .help = "its node configuration in a run"},
-    FRAMES_OPTIONS{0},
-};
-#undef OWNER
+    FRAMES_OPTIONS
 #undef MEMBER
 #undef NAME
 #define MEMBER(field) field
 #define NAME(field)   #field
+        REPLAY_OPTIONS{0},
+};
+#undef OWNER
 #undef MODEL_ENTRY
 #define MODEL_ENTRY(of_option, member, field, ...)                                                                     \
     {.name = (field), .offset = offsetof(struct OWNER, model.member), .type = of_option, __VA_ARGS__},

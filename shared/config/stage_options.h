@@ -28,6 +28,7 @@
 
 // An option of each type. OPTION_ENTRY makes a field of it below, and in stage_kinds.c a row of a table; MODEL_ENTRY is
 // for options that lie in the struct of all stages with a model, under another name.
+#define OPT_STRING(field, text, ...) OPTION_ENTRY(const char *, OPTION_STRING, field, .help = (text), ##__VA_ARGS__)
 #define OPT_FILE(field, text, ...)   OPTION_ENTRY(const char *, OPTION_FILE, field, .help = (text), ##__VA_ARGS__)
 #define OPT_PATH(field, text, ...)   OPTION_ENTRY(const char *, OPTION_PATH, field, .help = (text), ##__VA_ARGS__)
 #define OPT_DEVICE(field, text, ...) OPTION_ENTRY(const char *, OPTION_DEVICE, field, .help = (text), ##__VA_ARGS__)
@@ -88,6 +89,14 @@
 // What only the supervisor sets.
 #define INTERNAL_OPTIONS \
     OPT_FILE(node, "its node configuration in a run")
+
+// What only `caravan replay` sets, in stages that compute with optim's weights.
+#define REPLAY_OPTIONS \
+    OPT_FILE(frames_store, "store whose frames are read, and to which nothing is written", NOT_HASHED) \
+    OPT_FILE(weights, "file with the weights, instead of those of the model directory", NOT_HASHED) \
+    OPT_STRING(weights_prefix, "what stands before the names of the tensors in that file", NOT_HASHED) \
+    OPT_INT(weights_version, NONE, 1, MAX_INTEGER, "version of these weights", NOT_HASHED) \
+    OPT_STRING(files_hash, "hash that the weights in the model directory's files must have", NOT_HASHED)
 
 #define SOURCE_OPTIONS \
     OPT_FILE(data, "annotations: JSON lines or one JSON array", REQUIRED) \
@@ -277,6 +286,7 @@ struct stage_model_options {
     const char *dir; // `model`
     OPT_MEDIA
     struct frames_options frames; // of the run's frames stage, without those of every stage: options `frames.NAME`
+    REPLAY_OPTIONS
 };
 
 enum source_clip { SOURCE_CLIP_WHOLE, SOURCE_CLIP_CUT };

@@ -93,7 +93,7 @@ const struct model_info *model_get_info(const struct model *model);
 status model_hash(struct model *model, uint64_t *hash);
 
 // *hash = a hash of the configuration and of the weights as they stand in the directory's files: the same with every
-// precision. Reads all weights. BUG unless the model was opened for training.
+// precision. Reads all weights. DATAERR when the files cannot be read any more.
 status model_hash_files(const struct model *model, uint64_t *hash);
 
 // The version of the weights (0 after model_open).
@@ -119,6 +119,12 @@ void model_return_weights(struct model *model);
 // Goes back to the weights of the directory, version 0. Their hash must be `hash`: otherwise DATAERR, and the present
 // weights stay in use.
 status model_reset(struct model *model, uint64_t hash);
+
+// Replaces all weights with those of a file, whatever their hash is: one that model_publish wrote (`prefix` ""), or the
+// tensors of a training state (training.safetensors) behind "master." or "reference.". They are converted to the type in
+// use. DATAERR when the file does not have exactly the model's parameters; the old weights stay in use then. After
+// UNAVAILABLE the model can only be freed. BUG for a model in training.
+status model_load_stored(struct model *model, const char *path, const char *prefix, int64_t version);
 
 // One image or clip of a prompt, in the order of the placeholders in its tokens.
 struct model_medium {

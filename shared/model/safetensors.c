@@ -215,9 +215,23 @@ done:
 }
 
 status safetensors_open(struct safetensors **out, const char *path) {
+    return safetensors_open_part(out, path, "");
+}
+
+status safetensors_open_part(struct safetensors **out, const char *path, const char *prefix) {
+    const size_t length = strlen(prefix);
     NEW(out, 1);
-    status result = safetensors_add_file(*out, path);
-    if (result == OK) result = safetensors_sort_names(*out);
+    struct safetensors *store = *out;
+    status result = safetensors_add_file(store, path);
+    const size_t all = store->count;
+    store->count = 0;
+    for (size_t i = 0; result == OK && i < all; i++) {
+        struct stored_tensor tensor = store->tensors[i];
+        if (strncmp(tensor.name, prefix, length) != 0) continue;
+        tensor.name += length;
+        store->tensors[store->count++] = tensor;
+    }
+    if (result == OK) result = safetensors_sort_names(store);
     if (result != OK) safetensors_close(out);
     return result;
 }

@@ -33,6 +33,10 @@ status safetensors_open_dir(struct safetensors **out, const char *dir);
 // Opens one file. DATAERR as above.
 status safetensors_open(struct safetensors **out, const char *path);
 
+// Opens one file, of which only the tensors count whose names begin with `prefix`; their names are what stands behind
+// it. DATAERR as above.
+status safetensors_open_part(struct safetensors **out, const char *path, const char *prefix);
+
 // Opens a file's image in memory, which must outlive the result; `name` is used in messages. DATAERR as above.
 status safetensors_open_memory(struct safetensors **out, const void *data, size_t size, const char *name);
 

@@ -66,7 +66,9 @@ status stage_media_open(struct stage_media **out, struct stage_context *context)
     media->context = context;
     media->logged_at = -INFINITY;
     TRY(stage_media_sampling(&media->sampling, &given->frames));
-    if (given->common.store)
+    if (given->frames_store)
+        TRY(frame_store_open(&media->store, given->frames_store, 0, true));
+    else if (given->common.store)
         TRY(frame_store_open(&media->store, given->common.store, (uint64_t)given->frames.store_limit, false));
     media->source = (struct media_source){.store = media->store,
                                           .request = stage_media_request,
@@ -187,6 +189,15 @@ void stage_input_release(struct stage_input *input) {
 
 // ---- the model ----
 
+// DATAERR unless the weights in the files of the model's directory have this hash, hexadecimal.
+static status stage_model_check_files(const struct stage_model *model, const char *dir, const char *wanted) {
+    uint64_t hash;
+    TRY(model_hash_files(model->model, &hash));
+    if (hash == strtoull(wanted, NULL, 16)) return OK;
+    return fail(DATAERR, "%s has other weights (hash %016llx) than those with which the run began (hash %s)", dir,
+                (unsigned long long)hash, wanted);
+}
+
 status stage_model_open(struct stage_model *model, struct stage_context *context) {
     const struct stage_model_options *given = stage_options(context);
     TRY(input_builder_open(&model->input, context));
@@ -194,11 +205,16 @@ status stage_model_open(struct stage_model *model, struct stage_context *context
         .device = given->common.device,
         .threads = (int)given->common.threads,
         .precision = given->common.precision,
-        .no_weights = stage_follows_optim(context),
+        .no_weights = stage_follows_optim(context) || given->weights,
     };
     TRY(model_open(&model->model, given->dir, &options));
     model->input.info = model_get_info(model->model);
-    return options.no_weights ? OK : model_hash(model->model, &model->hash);
+    if (given->files_hash) TRY(stage_model_check_files(model, given->dir, given->files_hash));
+    if (given->weights) {
+        const char *prefix = given->weights_prefix ? given->weights_prefix : "";
+        TRY(model_load_stored(model->model, given->weights, prefix, given->weights_version));
+    }
+    return stage_follows_optim(context) ? OK : model_hash(model->model, &model->hash);
 }
 
 uint64_t stage_model_hash(void *model) {

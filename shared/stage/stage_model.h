@@ -20,9 +20,9 @@ status stage_media_sampling(struct sampling_config *sampling, const struct frame
 
 struct stage_media;
 
-// Opens the store of the option `store`, if it is given. Frames are decoded with the options of the run's frames stage,
-// the member `frames` of the stage's options. USAGE, DATAERR or UNAVAILABLE when two of these contradict each other or
-// the store cannot be opened. Close in any case.
+// Opens the store of the option `store`, or `frames_store` for reading only, if one is given. Frames are decoded with
+// the options of the run's frames stage, the member `frames` of the stage's options. USAGE, DATAERR or UNAVAILABLE when
+// two of these contradict each other or the store cannot be opened. Close in any case.
 status stage_media_open(struct stage_media **out, struct stage_context *context);
 
 // NULL is fine; sets *media to NULL.
@@ -81,7 +81,8 @@ struct stage_model {
 };
 
 // Opens the tokenizer, the store and the model that the stage's options name. If the stage follows optim, the model has
-// no weights before the first group: optim says which, and may lend its own. USAGE, DATAERR or UNAVAILABLE as
+// no weights before the first group: optim says which, and may lend its own. With the option `weights`, as `caravan
+// replay` gives it, the weights are those of that file. USAGE, DATAERR or UNAVAILABLE as
 // input_builder_open and model_open. Close in any case.
 status stage_model_open(struct stage_model *model, struct stage_context *context);
 

@@ -377,6 +377,7 @@ status frame_store_put(struct frame_store *store, const char *key, const struct 
     status result;
     assert(frames->count > 0);
     TRY(frame_key_parse(bytes, key));
+    if (store->read_only) return OK;
     pthread_mutex_lock(&store->lock);
     do {
         struct lmdb_val stored = {0};

@@ -73,7 +73,7 @@ status frame_store_read(struct frame_store *store, const char *key, int64_t offs
                         int64_t *total, bool *found);
 
 // Stores frames under `key`, evicting others if need be; frames that are stored already are kept. UNAVAILABLE when the
-// disk is full; the store is then unchanged.
+// disk is full; the store is then unchanged. Does nothing to a store that is open for reading only.
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames);
 
 // Calls visit for each key in order; `bytes` is the record's size, `used` the time of its last use in seconds since

@@ -201,6 +201,48 @@ TEST(published_weights_are_swapped) {
     publish_and_swap("bfloat16", "seven");
 }
 
+// A step and an average, then the policy and the reference from the training state and from what was published.
+static void load_stored(const char *precision) {
+    SCOPED(struct model_case, case_close) it = case_open("pairs");
+    if (!case_computes(&it, case_device(), precision)) return;
+    SCOPED(struct model *, model_free)
+    trained = case_model(
+        &it, &(struct model_options){.precision = precision, .training = true, .train_vision = true, .ema = true});
+    SCOPED(struct model *, model_free) other = case_model(&it, &(struct model_options){.precision = precision});
+    const char *dir = unit_new_directory(), *state = path_join(&it.arena, dir, "training.safetensors");
+    const char *published = path_join(&it.arena, dir, "published");
+    uint64_t files, opened;
+    MUST(model_hash_files(trained, &files));
+    MUST(model_hash_files(other, &opened));
+    assert_true(files == opened); // read again from the directory
+    take_step(&it, trained);
+    MUST(model_update_ema(trained, 0.5));
+    MUST(model_save_state(trained, dir));
+    static const char *const prefixes[] = {"master.", "reference."};
+    for (int reference = 0; reference < 2; reference++) {
+        uint64_t hash;
+        MUST(model_publish(trained, reference, published, &hash));
+        MUST(model_load_stored(other, state, prefixes[reference], 7 + reference));
+        assert_true(case_hash(other) == hash);
+        assert_int_equal(model_version(other), 7 + reference);
+        MUST(model_load_stored(other, state, prefixes[!reference], 1));
+        assert_true(case_hash(other) != hash);
+        MUST(model_load_stored(other, published, "", 3));
+        assert_true(case_hash(other) == hash);
+    }
+    const uint64_t before = case_hash(other);
+    assert_int_equal(model_load_stored(other, state, "", 1), DATAERR); // it has more than the weights
+    assert_int_equal(model_load_stored(other, state, "none.", 1), DATAERR);
+    assert_int_equal(model_load_stored(other, path_join(&it.arena, dir, "missing"), "", 1), DATAERR);
+    assert_true(case_hash(other) == before && model_version(other) == 3);
+    assert_int_equal(model_load_stored(trained, published, "", 1), BUG);
+}
+
+TEST(a_training_state_has_the_bits_that_were_published) {
+    load_stored("float32");
+    load_stored("bfloat16");
+}
+
 // Two steps and an average, with and without a restart in between.
 TEST(a_restart_changes_no_bit) {
     for (int c = 0; c < CASES; c++) {

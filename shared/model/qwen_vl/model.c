@@ -147,8 +147,13 @@ status model_hash(struct model *model, uint64_t *hash) {
 }
 
 status model_hash_files(const struct model *model, uint64_t *hash) {
-    if (!model->options.training) return fail(BUG, "the model was not opened for training");
-    return weights_hash_files(&model->weights->base.table, model->store, hash);
+    const struct parameter_table *table = &model->weights->base.table;
+    if (model->store) return weights_hash_files(table, model->store, hash);
+    struct safetensors *store = NULL;
+    TRY(safetensors_open_dir(&store, model->dir));
+    const status result = weights_hash_files(table, store, hash);
+    safetensors_close(&store);
+    return result;
 }
 
 int64_t model_version(const struct model *model) {
@@ -255,6 +260,28 @@ status model_reset(struct model *model, uint64_t hash) {
     }
     model_free_weights(&weights);
     safetensors_close(&store);
+    return result;
+}
+
+status model_load_stored(struct model *model, const char *path, const char *prefix, int64_t version) {
+    struct weights *weights = &model->weights->base;
+    struct safetensors *store = NULL;
+    int lock;
+    if (model->options.training) return fail(BUG, "the weights of a model in training cannot be replaced");
+    TRY(file_lock_shared(path, &lock));
+    status result = safetensors_open_part(&store, path, prefix);
+    if (result == OK) {
+        result = parameter_table_check(&weights->table, store);
+        if (result != OK) fail_prefix(result, "%s", path);
+    }
+    if (result == OK) {
+        model_unload_weights(model);
+        const struct weights_source source = {.store = store};
+        result = weights_load(weights, &source);
+    }
+    if (result == OK) model->version = version;
+    safetensors_close(&store);
+    close(lock);
     return result;
 }
 
