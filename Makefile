@@ -126,6 +126,8 @@ $(BUILD)/tests/unit/media: $(BUILD)/tools/demo/clip_writer.o
 
 $(BUILD)/tests/unit/condition: $(BUILD)/tools/groups/condition.o
 
+$(BUILD)/tests/unit/difference: $(BUILD)/tools/groups/difference.o
+
 $(BUILD)/tests/unit/service: $(BUILD)/tools/run/service.o
 
 $(BUILD)/tests/unit/world: $(addprefix $(BUILD)/tools/miniature/,world.o picture.o)

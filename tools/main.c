@@ -32,6 +32,8 @@ const struct subcommand subcommands[] = {
     {"pairs", pairs_main, &pairs_table, "make training data of the consistency model", .least = 1, .most = INT_MAX},
     {"plan", plan_main, &plan_table, "say what each stage takes of a GPU's memory", .pipeline = PIPELINE_ALONE},
     {"reference", reference_main, &reference_table, "print every key and field as Markdown", .most = 0},
+    {"replay", replay_main, &replay_table, "run a stage again on stored groups, and say what differs", .least = 1,
+     .most = INT_MAX, .named = true},
     {"report", report_main, &report_table, "compare files of groups: accuracy, rewards, speed", .least = 1,
      .most = MAX_REPORT_FILES},
     {"run", run_main, &run_table, "start or resume a pipeline", .pipeline = PIPELINE_FILE},

@@ -109,6 +109,7 @@ subcommand_main ls_main;
 subcommand_main pairs_main;
 subcommand_main plan_main;
 subcommand_main reference_main;
+subcommand_main replay_main;
 subcommand_main report_main;
 subcommand_main run_main;
 subcommand_main stop_main;
@@ -119,8 +120,8 @@ subcommand_main train_consistency_main;
 // What each takes.
 extern const struct option_table agreement_table, check_table, compare_table, curves_table, data_table, draw_table,
     eval_table, frames_tool_table, graph_table, groups_table, init_table, judge_drawn_table, keygen_table, ls_table,
-    make_demo_data_table, pairs_table, plan_table, reference_table, report_table, run_table, stop_table, tokenize_table,
-    top_table, train_consistency_table;
+    make_demo_data_table, pairs_table, plan_table, reference_table, replay_table, report_table, run_table, stop_table,
+    tokenize_table, top_table, train_consistency_table;
 
 // `caravan program`, which `caravan run` starts: it parses its command line as a stage. Returns the exit code.
 int program_main(int argc, char **argv);
