@@ -75,6 +75,7 @@ static const struct {
     {STAGE_OPTIM, {"trained"}},
 };
 enum { REPLAY_FIELDS = sizeof replay_fields / sizeof *replay_fields };
+static_assert(REPLAY_FIELDS == STAGE_COUNT - 1, "each stage but source adds something");
 
 // A group that is to be replayed.
 struct replay_item {
