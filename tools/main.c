@@ -10,6 +10,7 @@
 const struct subcommand subcommands[] = {
     {"agreement", agreement_main, &agreement_table, "say how far judges of consistency agree", .least = 1,
      .most = INT_MAX},
+    {"ask", ask_main, &ask_table, "ask a model, also about pictures and clips", .least = 1, .most = 2, .named = true},
     {"check", check_main, &check_table, "find every mistake in a pipeline file and what it names",
      .pipeline = PIPELINE_OR_RUN},
     {"compare", compare_main, &compare_table, "compare evaluations of methods over seeds", .least = 1, .most = INT_MAX},

@@ -239,6 +239,22 @@ static status media_decode_again(struct frames_view *view, const struct media_so
     return result;
 }
 
+void media_describe(struct group *group, size_t index, const char *key, const struct frames *frames,
+                    double seconds_per_grid) {
+    struct medium *medium = &group->media[index];
+    const char *kind = frames->video ? "video" : "image";
+    medium->frames = frames->count;
+    medium->height = frames->height;
+    medium->width = frames->width;
+    medium->seconds_per_grid = NAN;
+    group_string(group, &medium->kind, kind, strlen(kind));
+    group_string(group, &medium->key, key, strlen(key));
+    if (!frames->video) return;
+    medium->seconds_per_grid = isnan(seconds_per_grid) ? frames->seconds_per_grid : seconds_per_grid;
+    GROUP_ARRAY(group, &medium->timestamps, (size_t)frames->count);
+    memcpy(medium->timestamps.data, frames->timestamps, (size_t)frames->count * sizeof *frames->timestamps);
+}
+
 status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index) {
     *view = (struct frames_view){0};
     if (index >= group->media_count) return fail(DATAERR, "the group has %zu media", group->media_count);

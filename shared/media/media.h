@@ -58,6 +58,10 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
 // working directory) after all links are followed, or when media_root is gone. A file that is missing is not outside.
 status media_check_inside(const char *media_root, const char *path);
 
+// Describes frames in the group's index-th medium, of those made by group_media. seconds_per_grid NaN: as measured.
+void media_describe(struct group *group, size_t index, const char *key, const struct frames *frames,
+                    double seconds_per_grid);
+
 // Where frames may come from.
 struct media_source {
     struct frame_store *store; // NULL: none

@@ -59,11 +59,10 @@ static status stage_media_wait(void *self, const char *key) {
     return signals_stopping() ? END : OK;
 }
 
-status stage_media_open(struct stage_media **out, struct stage_context *context) {
-    const struct stage_model_options *given = stage_options(context);
+// Opens the store and says how frames are found, as these options say.
+static status stage_media_start(struct stage_media **out, const struct stage_model_options *given) {
     NEW(out, 1);
     struct stage_media *media = *out;
-    media->context = context;
     media->logged_at = -INFINITY;
     TRY(stage_media_sampling(&media->sampling, &given->frames));
     if (given->frames_store)
@@ -71,12 +70,19 @@ status stage_media_open(struct stage_media **out, struct stage_context *context)
     else if (given->common.store)
         TRY(frame_store_open(&media->store, given->common.store, (uint64_t)given->frames.store_limit, false));
     media->source = (struct media_source){.store = media->store,
-                                          .request = stage_media_request,
-                                          .wait = stage_in_pipeline(context) ? stage_media_wait : NULL,
-                                          .context = media,
                                           .media_root = given->media_root,
                                           .inside = given->media_outside == MEDIA_OUTSIDE_REFUSE,
                                           .sampling = &media->sampling};
+    return OK;
+}
+
+status stage_media_open(struct stage_media **out, struct stage_context *context) {
+    TRY(stage_media_start(out, stage_options(context)));
+    struct stage_media *media = *out;
+    media->context = context;
+    media->source.request = stage_media_request;
+    media->source.wait = stage_in_pipeline(context) ? stage_media_wait : NULL;
+    media->source.context = media;
     return OK;
 }
 
@@ -89,10 +95,13 @@ void stage_media_close(struct stage_media **media) {
 
 // ---- inputs ----
 
-status input_builder_open(struct input_builder *builder, struct stage_context *context) {
-    const struct stage_model_options *options = stage_options(context);
+static status input_builder_open_tokenizer(struct input_builder *builder, const struct stage_model_options *options) {
     TRY(tokenizer_open(&builder->tokenizer, options->dir));
-    TRY(chat_template_check(builder->tokenizer, options->dir));
+    return chat_template_check(builder->tokenizer, options->dir);
+}
+
+status input_builder_open(struct input_builder *builder, struct stage_context *context) {
+    TRY(input_builder_open_tokenizer(builder, stage_options(context)));
     return stage_media_open(&builder->media, context);
 }
 
@@ -181,6 +190,29 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
     return OK;
 }
 
+void stage_input_set_completions(const struct input_builder *builder, struct group *group,
+                                 const struct generated *generated, int count) {
+    group_completions(group, (size_t)count);
+    for (int i = 0; i < count; i++, generated++) {
+        struct completion *completion = &group->completions[i];
+        GROUP_ARRAY(group, &completion->tokens, generated->count);
+        GROUP_ARRAY(group, &completion->logprobs, generated->count);
+        GROUP_ARRAY(group, &completion->versions, generated->count);
+        for (size_t t = 0; t < generated->count; t++) {
+            completion->tokens.data[t] = generated->tokens[t];
+            completion->logprobs.data[t] = generated->logprobs[t];
+            completion->versions.data[t] = generated->versions[t];
+        }
+        const struct string finish = string_of(generated->ended ? "eos" : "length");
+        group_string(group, &completion->finish, finish.data, finish.size);
+        struct buf text = {0};
+        buf_puts(&text, ""); // present even if no token is visible
+        tokenizer_decode_utf8(builder->tokenizer, generated->tokens, generated->count, true, &text);
+        group_string(group, &completion->text, text.data, text.size);
+        buf_release(&text);
+    }
+}
+
 void stage_input_release(struct stage_input *input) {
     for (size_t i = 0; i < input->view_count; i++) frames_view_release(&input->views[i]);
     arena_release(&input->arena);
@@ -198,14 +230,13 @@ static status stage_model_check_files(const struct stage_model *model, const cha
                 (unsigned long long)hash, wanted);
 }
 
-status stage_model_open(struct stage_model *model, struct stage_context *context) {
-    const struct stage_model_options *given = stage_options(context);
-    TRY(input_builder_open(&model->input, context));
+// Opens the model; one that follows optim gets its weights later.
+static status stage_model_start(struct stage_model *model, const struct stage_model_options *given, bool follows) {
     const struct model_options options = {
         .device = given->common.device,
         .threads = (int)given->common.threads,
         .precision = given->common.precision,
-        .no_weights = stage_follows_optim(context) || given->weights,
+        .no_weights = follows || given->weights,
     };
     TRY(model_open(&model->model, given->dir, &options));
     model->input.info = model_get_info(model->model);
@@ -214,7 +245,22 @@ status stage_model_open(struct stage_model *model, struct stage_context *context
         const char *prefix = given->weights_prefix ? given->weights_prefix : "";
         TRY(model_load_stored(model->model, given->weights, prefix, given->weights_version));
     }
-    return stage_follows_optim(context) ? OK : model_hash(model->model, &model->hash);
+    return follows ? OK : model_hash(model->model, &model->hash);
+}
+
+status stage_model_open(struct stage_model *model, struct stage_context *context) {
+    TRY(input_builder_open(&model->input, context));
+    return stage_model_start(model, stage_options(context), stage_follows_optim(context));
+}
+
+status stage_model_open_alone(struct stage_model *model, const struct stage_model_options *options,
+                              status (*request)(void *context, const char *key, struct buf *record, bool *found),
+                              void *context) {
+    TRY(input_builder_open_tokenizer(&model->input, options));
+    TRY(stage_media_start(&model->input.media, options));
+    model->input.media->source.request = request;
+    model->input.media->source.context = context;
+    return stage_model_start(model, options, false);
 }
 
 uint64_t stage_model_hash(void *model) {

@@ -66,6 +66,10 @@ struct stage_input {
 status stage_input_open(struct input_builder *builder, struct group *group, enum input_parts parts,
                         struct stage_input *input);
 
+// Puts the results of a generator into the group, as its completions.
+void stage_input_set_completions(const struct input_builder *builder, struct group *group,
+                                 const struct generated *generated, int count);
+
 // Releases the frames; a zeroed input is fine.
 void stage_input_release(struct stage_input *input);
 
@@ -85,6 +89,12 @@ struct stage_model {
 // replay` gives it, the weights are those of that file. USAGE, DATAERR or UNAVAILABLE as
 // input_builder_open and model_open. Close in any case.
 status stage_model_open(struct stage_model *model, struct stage_context *context);
+
+// The same for a program that is no stage, with options that live as long. Frames come from the store of the options,
+// from `request`, as that of a media_source, or from the file. `model` is on the heap; stage_model_close frees it.
+status stage_model_open_alone(struct stage_model *model, const struct stage_model_options *options,
+                              status (*request)(void *context, const char *key, struct buf *record, bool *found),
+                              void *context);
 
 // Returns the hash of the weights in use; `model` is a struct stage_model.
 uint64_t stage_model_hash(void *model);

@@ -184,31 +184,15 @@ static status frames_work_on_group(struct frames_stage *stage, struct group *gro
     for (size_t i = 0; result == OK && i < group->media_count; i++) {
         const struct part *part = media_part(group, i);
         const struct sampling_config sampling = media_sampling(&stage->sampling, part);
-        struct medium *medium = &group->media[i];
         struct locked_key own;
         struct frames_view view = {0};
-        const struct frames *frames = &view.frames;
         char *path;
         result = media_path(&path, &arena, stage->folder.root, media_uri(part));
         if (result != OK) break;
         if (stage->inside) result = media_check_inside(stage->folder.root, path);
         if (result == OK) result = frames_get(stage, path, part->kind == PART_VIDEO, &sampling, &own, &view);
         if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
-        if (result == OK) {
-            const char *kind = frames->video ? "video" : "image";
-            medium->frames = frames->count;
-            medium->height = frames->height;
-            medium->width = frames->width;
-            medium->seconds_per_grid = NAN;
-            group_string(group, &medium->kind, kind, strlen(kind));
-            group_string(group, &medium->key, own.key, strlen(own.key));
-        }
-        if (result == OK && frames->video) {
-            const bool measured = isnan(stage->seconds_per_grid);
-            medium->seconds_per_grid = measured ? frames->seconds_per_grid : stage->seconds_per_grid;
-            GROUP_ARRAY(group, &medium->timestamps, (size_t)frames->count);
-            memcpy(medium->timestamps.data, frames->timestamps, (size_t)frames->count * sizeof *frames->timestamps);
-        }
+        if (result == OK) media_describe(group, i, own.key, &view.frames, stage->seconds_per_grid);
         frames_view_release(&view);
     }
     arena_release(&arena);

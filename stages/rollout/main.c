@@ -84,26 +84,7 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
         for (size_t t = 0; t < generated[i].count; t++)
             if (!isfinite(generated[i].logprobs[t]))
                 return fail(BAD_SAMPLE, "the log-probability of token %zu of completion %d is not finite", t, i);
-    group_completions(group, (size_t)count);
-    const struct tokenizer *tokenizer = self->model.input.tokenizer;
-    for (int i = 0; i < count; i++, generated++) {
-        struct completion *completion = &group->completions[i];
-        GROUP_ARRAY(group, &completion->tokens, generated->count);
-        GROUP_ARRAY(group, &completion->logprobs, generated->count);
-        GROUP_ARRAY(group, &completion->versions, generated->count);
-        for (size_t t = 0; t < generated->count; t++) {
-            completion->tokens.data[t] = generated->tokens[t];
-            completion->logprobs.data[t] = generated->logprobs[t];
-            completion->versions.data[t] = generated->versions[t];
-        }
-        const struct string finish = string_of(generated->ended ? "eos" : "length");
-        group_string(group, &completion->finish, finish.data, finish.size);
-        struct buf text = {0};
-        buf_puts(&text, ""); // present even if no token is visible
-        tokenizer_decode_utf8(tokenizer, generated->tokens, generated->count, true, &text);
-        group_string(group, &completion->text, text.data, text.size);
-        buf_release(&text);
-    }
+    stage_input_set_completions(&self->model.input, group, generated, count);
     return OK;
 }
 

@@ -1,0 +1,319 @@
+#include "tools/serve/chat.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/config/stage_options.h"
+#include "shared/model/safetensors.h"
+
+// ---- the model ----
+
+// Reads the pipeline file of a run.
+static status chat_read_run(struct chat *chat, const char *run) {
+    struct buf diagnostics = {0};
+    const status result =
+        pipeline_read(&chat->pipeline, path_join(&chat->arena, run, "pipeline.yaml"), true, NULL, 0, &diagnostics);
+    if (result != OK)
+        fail_prefix(result, "%.*s", (int)strcspn(diagnostics.data ? diagnostics.data : "", "\n"),
+                    diagnostics.data ? diagnostics.data : "");
+    buf_release(&diagnostics);
+    return result;
+}
+
+static bool chat_is_run(struct chat *chat, const char *name) {
+    return path_exists(path_join(&chat->arena, name, "pipeline.yaml"));
+}
+
+// Finds the directory of the model that `name` stands for.
+static status chat_find_model(struct chat *chat, const char *name) {
+    chat->dir = name;
+    if (!chat_is_run(chat, name)) return OK;
+    TRY(chat_read_run(chat, name));
+    const struct rollout_options *rollout = chat_stage_options(chat, "rollout");
+    const struct pipeline_stage *optim = pipeline_optim(chat->pipeline);
+    const char *latest = path_join(&chat->arena, path_join(&chat->arena, name, "checkpoints"), "latest");
+    // The run may have been moved; or its checkpoints are elsewhere.
+    if (optim && !path_exists(latest)) latest = path_join(&chat->arena, pipeline_value(optim, "out"), "latest");
+    if (!optim) {
+        if (!rollout) return fail(DATAERR, "%s: no stage of this run has a model", name);
+        chat->dir = rollout->model.dir;
+    } else if (path_exists(latest)) {
+        chat->dir = latest;
+    } else {
+        return fail(DATAERR, "%s: the run has no checkpoint yet", name);
+    }
+    return OK;
+}
+
+const void *chat_stage_options(const struct chat *chat, const char *stage) {
+    const struct pipeline_stage *found = chat->pipeline ? pipeline_find_stage(chat->pipeline, stage) : NULL;
+    return found && found->kind ? pipeline_options(found) : NULL;
+}
+
+// Fills chat->given.frames: the defaults, what the run has, and what the user gives, the last word last.
+static status chat_set_frames(struct chat *chat, const struct chat_options *given) {
+    const struct pipeline_stage *stage = chat->pipeline ? pipeline_find_stage(chat->pipeline, "frames") : NULL;
+    options_init(&chat->frames, &stage_kinds[STAGE_FRAMES].options, &chat->given.frames);
+    chat->frames.any_files = true;
+    for (const struct key *key = stage ? stage->options.given.first : NULL; key; key = key->next)
+        if (key->value) TRY(options_set(&chat->frames, key->name, key->value));
+    for (size_t i = 0; i < given->frames.count; i++) {
+        const char *text = given->frames.data[i], *equals = strchr(text, '=');
+        if (!equals) return fail(USAGE, "frames: '%s' is not key=value", text);
+        const char *name = arena_strndup(&chat->arena, text, (size_t)(equals - text));
+        const status result = options_set(&chat->frames, name, equals + 1);
+        if (result != OK) return fail_prefix(result, "frames");
+    }
+    return OK;
+}
+
+// Copies the frames that the prompt has to where a stage would get them from another process.
+static status chat_request_frames(void *self, const char *key, struct buf *record, bool *found) {
+    const struct chat_prompt *prompt = ((const struct chat *)self)->prompt;
+    *found = false;
+    for (size_t i = 0; i < prompt->frames_count && !*found; i++) {
+        const struct chat_frames *frames = &prompt->frames[i];
+        if (strcmp(frames->key, key) != 0) continue;
+        TRY(buf_reserve_large(record, frames->record.size));
+        buf_append(record, frames->record.data, frames->record.size);
+        *found = true;
+    }
+    return OK;
+}
+
+// Whether all elements are `value`, which is 0 or 1 and so the same in every type but for its bits.
+static bool chat_all_are(const struct stored_tensor *tensor, int value) {
+    const unsigned char *data = tensor->data;
+    const uint32_t wide = value ? 0x3f800000 : 0;
+    const uint16_t narrow = (uint16_t)(!value ? 0 : tensor->type == ELEMENT_F16 ? 0x3c00 : 0x3f80);
+    const size_t size = tensor->type == ELEMENT_F32 ? sizeof wide : sizeof narrow;
+    for (size_t at = 0; at < tensor->size; at += size)
+        if (memcmp(data + at, size == sizeof wide ? (const void *)&wide : (const void *)&narrow, size) != 0)
+            return false;
+    return true;
+}
+
+// *random = whether the weights are as initialised: all normalisation weights are 1 and all biases 0, which no training
+// leaves so. DATAERR.
+static status chat_is_random(const struct chat *chat, bool *random) {
+    struct safetensors *store = NULL;
+    size_t norms = 0;
+    *random = true;
+    TRY(safetensors_open_dir(&store, chat->dir));
+    for (size_t i = 0; i < safetensors_count(store) && *random; i++) {
+        const struct stored_tensor *tensor = safetensors_at(store, i);
+        const char *dot = strrchr(tensor->name, '.');
+        const bool bias = dot && !strcmp(dot, ".bias"), norm = dot && !strcmp(dot, ".weight") && tensor->rank == 1;
+        if (bias || norm) *random = chat_all_are(tensor, norm);
+        norms += norm;
+    }
+    *random = *random && norms;
+    safetensors_close(&store);
+    return OK;
+}
+
+status chat_open(struct chat **out, const char *name, const char *settings, const struct chat_options *given,
+                 int rows) {
+    bool random = false;
+    NEW(out, 1);
+    struct chat *chat = *out;
+    TRY(chat_find_model(chat, arena_strndup(&chat->arena, name, strlen(name))));
+    if (!chat->pipeline && settings && chat_is_run(chat, settings)) TRY(chat_read_run(chat, settings));
+    const struct rollout_options *rollout = chat_stage_options(chat, "rollout");
+    TRY(chat_set_frames(chat, given));
+    chat->max_new_tokens = given->max_new_tokens ? given->max_new_tokens : rollout ? rollout->max_new_tokens : 768;
+    chat->max_prompt_tokens = given->max_prompt_tokens;
+    chat->given.dir = chat->dir;
+    chat->given.common =
+        (struct common_options){.device = given->device, .threads = given->threads, .precision = given->precision};
+    NEW(&chat->model, 1);
+    TRY(stage_model_open_alone(chat->model, &chat->given, chat_request_frames, chat));
+    TRY(chat_is_random(chat, &random));
+    if (random)
+        log_info("%s was never trained (its weights are as initialised): nothing sensible can be expected", chat->dir);
+    const struct generator_options options = {.rows = rows, .max_new_tokens = (int)chat->max_new_tokens};
+    return generator_new(&chat->generator, chat->model->model, &options);
+}
+
+void chat_close(struct chat **chat) {
+    struct chat *closing = *chat;
+    if (!closing) return;
+    generator_free(&closing->generator); // before the model
+    stage_model_close(closing->model);
+    options_release(&closing->frames);
+    pipeline_free(&closing->pipeline);
+    arena_release(&closing->arena);
+    free(closing);
+    *chat = NULL;
+}
+
+// ---- prompts ----
+
+void chat_prompt_init(struct chat_prompt *prompt) {
+    *prompt = (struct chat_prompt){0};
+    group_new(&prompt->group);
+    struct group *group = prompt->group;
+    group_string(group, &group->id, CHAT_GROUP_ID, strlen(CHAT_GROUP_ID));
+    group_string(group, &group->sample_id, CHAT_GROUP_ID, strlen(CHAT_GROUP_ID));
+    group_string(group, &group->prompt.solution, "", 0);
+    group->prompt.present = true;
+}
+
+void chat_prompt_release(struct chat_prompt *prompt) {
+    for (size_t i = 0; i < prompt->frames_count; i++) buf_release(&prompt->frames[i].record);
+    free(prompt->frames);
+    group_free(&prompt->group);
+    *prompt = (struct chat_prompt){0};
+}
+
+struct part *chat_add_message(struct chat_prompt *prompt, const char *role, size_t count) {
+    struct group *group = prompt->group;
+    struct prompt *own = &group->prompt;
+    struct message *messages = arena_alloc(&group->arena, (own->message_count + 1) * sizeof *messages);
+    if (own->message_count) memcpy(messages, own->messages, own->message_count * sizeof *messages);
+    struct message *message = &messages[own->message_count++];
+    own->messages = messages;
+    group_string(group, &message->role, role, strlen(role));
+    message->parts = arena_alloc(&group->arena, (count + 1) * sizeof *message->parts);
+    message->part_count = count;
+    return message->parts;
+}
+
+void chat_set_text(struct chat_prompt *prompt, struct part *part, const char *text, size_t size) {
+    *part = (struct part){.kind = PART_TEXT, .type = string_of("text"), .start = NAN, .end = NAN, .frame_rate = NAN};
+    group_string(prompt->group, &part->text, text, size);
+}
+
+void chat_set_medium(struct chat_prompt *prompt, struct part *part, bool video, const char *path) {
+    *part = (struct part){.start = NAN, .end = NAN, .frame_rate = NAN};
+    part->kind = video ? PART_VIDEO : PART_IMAGE;
+    part->type = string_of(video ? "video" : "image");
+    group_string(prompt->group, video ? &part->video : &part->image, path, strlen(path));
+}
+
+// Decodes a medium, unless the prompt has its frames already, and describes it in the group.
+static status chat_prepare_medium(struct chat *chat, struct chat_prompt *prompt, size_t index, struct arena *arena) {
+    const struct part *part = media_part(prompt->group, index);
+    struct sampling_config all;
+    struct frames_view view = {0};
+    struct frames frames;
+    struct chat_frames made = {0};
+    const bool video = part->kind == PART_VIDEO;
+    char *path;
+    TRY(stage_media_sampling(&all, &chat->given.frames));
+    TRY(media_path(&path, arena, chat->given.media_root, media_uri(part)));
+    const struct sampling_config sampling = media_sampling(&all, part);
+    status result = media_key(made.key, path, video, &sampling, NULL);
+    const struct buf *record = NULL;
+    for (size_t i = 0; i < prompt->frames_count && result == OK; i++)
+        if (!strcmp(prompt->frames[i].key, made.key)) record = &prompt->frames[i].record;
+    if (result == OK && !record) {
+        const struct media_options options = {.threads = (int)chat->given.common.threads};
+        result = media_decode(&view, path, video, &sampling, &options);
+        if (result == OK) result = buf_reserve_large(&made.record, frames_record_size(&view.frames));
+        if (result == OK) {
+            made.record.size = frames_record_size(&view.frames);
+            frames_record_write(&view.frames, (uint8_t *)made.record.data);
+            GROW(&prompt->frames, prompt->frames_count);
+            prompt->frames[prompt->frames_count] = made;
+            record = &prompt->frames[prompt->frames_count++].record;
+        }
+        frames_view_release(&view);
+    }
+    if (result == OK) result = frames_from_record(&frames, record->data, record->size);
+    if (result != OK) return fail_prefix(result, "%s", path);
+    media_describe(prompt->group, index, made.key, &frames, chat->given.frames.seconds_per_grid);
+    return OK;
+}
+
+status chat_prepare(struct chat *chat, struct chat_prompt *prompt) {
+    struct group *group = prompt->group;
+    struct stage_input input = {0};
+    struct arena arena = {0};
+    status result = OK;
+    group_media(group, media_part_count(group));
+    for (size_t i = 0; i < group->media_count && result == OK; i++)
+        result = chat_prepare_medium(chat, prompt, i, &arena);
+    arena_release(&arena);
+    TRY(result);
+    group->prompt_tokens = (struct int_array){0};
+    chat->prompt = prompt;
+    result = stage_input_open(&chat->model->input, group, INPUT_PROMPT, &input);
+    if (result == OK && (int64_t)input.prompt.count > chat->max_prompt_tokens)
+        result = fail(BAD_SAMPLE, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
+                      (long long)chat->max_prompt_tokens);
+    if (result == OK) result = model_check(chat->model->model, &input.prompt, NULL, 0);
+    stage_input_release(&input);
+    return result;
+}
+
+status chat_add(struct chat *chat, struct chat_prompt *prompt, const struct generate_request *request) {
+    struct generate_request whole = *request;
+    struct stage_input input = {0};
+    chat->prompt = prompt;
+    status result = stage_input_open(&chat->model->input, prompt->group, INPUT_PROMPT, &input);
+    whole.prompt = input.prompt;
+    if (result == OK) result = generator_add(chat->generator, &whole);
+    stage_input_release(&input);
+    return result;
+}
+
+// ---- texts of answers ----
+
+// Returns how many bytes of the text no further token can change: all but what may be the beginning of a character, and
+// a blank near the end, which some tokenizers drop before punctuation.
+static size_t chat_text_settled(const struct buf *text) {
+    static const char replacement[] = "\xef\xbf\xbd";
+    enum { NEAR = 4 };
+    size_t size = text->size;
+    for (int i = 0; i < 3 && size >= 3 && !memcmp(text->data + size - 3, replacement, 3); i++) size -= 3;
+    for (size_t i = size > NEAR ? size - NEAR : 0; i < size; i++)
+        if (text->data[i] == ' ') return i;
+    return size;
+}
+
+// Looks for the stops. Ends the text before the first of them, or returns how many of `size` bytes are not the
+// beginning of one.
+static size_t chat_text_find_stop(struct chat_text *text, size_t size, const struct string *stops, size_t stop_count) {
+    const struct string all = {text->text.data, text->text.size};
+    size_t first = SIZE_MAX, free_of_stops = size;
+    for (size_t i = 0; i < stop_count; i++) {
+        const size_t at = string_find(all, stops[i].data, text->sent);
+        if (at < first) first = at;
+        for (size_t begin = all.size > stops[i].size ? all.size - stops[i].size : 0; begin < all.size; begin++)
+            if (begin < free_of_stops && begin >= text->sent &&
+                !memcmp(all.data + begin, stops[i].data, all.size - begin))
+                free_of_stops = begin;
+    }
+    if (first == SIZE_MAX) return free_of_stops;
+    text->stopped = true;
+    text->text.size = first;
+    return first;
+}
+
+static struct string chat_text_take(struct chat_text *text, size_t end) {
+    const struct string part = {text->text.data + text->sent, end > text->sent ? end - text->sent : 0};
+    if (part.size) text->sent = end;
+    return part;
+}
+
+struct string chat_text_add(struct chat_text *text, const struct tokenizer *tokenizer, int64_t token,
+                            const struct string *stops, size_t stop_count) {
+    token_list_append(&text->tokens, token);
+    buf_clear(&text->text);
+    buf_puts(&text->text, "");
+    tokenizer_decode_utf8(tokenizer, text->tokens.data, text->tokens.count, true, &text->text);
+    return chat_text_take(text, chat_text_find_stop(text, chat_text_settled(&text->text), stops, stop_count));
+}
+
+struct string chat_text_end(struct chat_text *text) {
+    return chat_text_take(text, text->text.size);
+}
+
+void chat_text_release(struct chat_text *text) {
+    token_list_release(&text->tokens);
+    buf_release(&text->text);
+}
