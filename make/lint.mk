@@ -12,6 +12,7 @@ lint: compile_commands.json $(LIBRARY) ## run the static checks: clang-format, c
 	python3 tests/lint/layers .
 	python3 tests/lint/names .
 	python3 tests/lint/walks .
+	python3 tests/lint/page .
 	@tests/lint/symbols $(LIBRARY)
 	@tests/emulate/mutations --check
 	@printf '%s\n' $(filter %.c,$(FORMATTED)) | xargs -P 2 -n 4 clang-tidy --quiet -p . 2>/dev/null

@@ -25,8 +25,7 @@ def main(folder, address=None, names=None):
                 page.media("screen", scheme)
                 page.open(address + path)
                 page.wait("document.documentElement.dataset.shown && !document.querySelector('main[aria-busy]')")
-                page.evaluate("Promise.all([...document.images].map(i => i.decode().catch(() => 0)))")
-                page.pump(0.2)
+                page.pump(0.4)
                 page.picture(folder / f"{name}-{size}.png", whole or size == "light")
         for finding in page.findings:
             print(finding)

@@ -156,7 +156,7 @@ function chartScale(chart) {
         return {factor: 10 ** -power, note: `× 1e${power} ` , text: value => fixed(value, 2)};
     }
     const digits = size >= 0.5 && size < 10 ? 2 : Math.min(4, digitsFor(size, 3));
-    return {factor: 1, note: "", text: value => fixed(value, digits)};
+    return {factor: 1, note: "", text: value => isNumber(value) && value !== 0 && Math.abs(value) < 0.5 * 10 ** -digits ? significant(value, 1) : fixed(value, digits)};
 }
 
 // A small curve of shares, 0 to 1, without axes.

@@ -1,6 +1,8 @@
 "use strict";
 // Two runs, evaluations or files on the samples that both have.
 
+const COMPARE_ROWS = 25; // that are shown at first
+
 // A score on the axis of both: a hollow circle for A, a filled one for B, with their intervals.
 function compareInterval(score) {
     const all = [score.a, score.b].filter(Boolean).flat().filter(isNumber), share = maxOf(all) <= 1 && minOf(all) >= 0;
@@ -74,7 +76,8 @@ function compareList(answer, view) {
             if (!(error instanceof ApiError)) throw error;
         }
     };
-    rows.sample.forEach((sample, i) => {
+    const append = i => {
+        const sample = rows.sample[i];
         const change = rows.right_b[i] - rows.right_a[i];
         const row = el("tr", {"data-id": i, on: {click: event => {
             if (!event.target.closest("a, button")) toggle(row);
@@ -82,10 +85,16 @@ function compareList(answer, view) {
         el("td", {}, cellsDraw(rows.marks_a[i], rows.marks_a[i].length)), el("td", {}, cellsDraw(rows.marks_b[i], rows.marks_b[i].length)),
         el("td", {class: "number"}, el("span", {class: change > 0 ? "better" : change < 0 ? "worse" : "note"}, change === 0 ? "0" : signed(change, 0))), el("td", {class: "number column-2"}, isNumber(rows.likelihood_a[i]) || isNumber(rows.likelihood_b[i]) ? `${fixed(rows.likelihood_a[i], 2)} → ${fixed(rows.likelihood_b[i], 2)}` : ABSENT));
         body.append(row);
-    });
+    };
+    const first = Math.min(COMPARE_ROWS, rows.sample.length), rest = rows.sample.length - first;
+    for (let i = 0; i < first; i++) append(i);
+    const more = rest > 0 ? el("button", {type: "button", class: "chip", id: "more-samples", on: {click: () => {
+        for (let i = first; i < rows.sample.length; i++) append(i);
+        more.remove();
+    }}}, `show ${fixed(rest)} more`) : null;
     const table = el("div", {class: "panel"}, rows.sample.length ? el("table", {}, el("thead", {}, el("tr", {}, el("th", {scope: "col", class: "column-2"}, "frames"), el("th", {scope: "col"}, "sample"), el("th", {scope: "col", class: "column-2"}, "question"), el("th", {scope: "col"}, "A"), el("th", {scope: "col"}, "B"),
         el("th", {scope: "col", class: "number"}, "change"), el("th", {scope: "col", class: "number column-2"}, "likelihood"))), body) : el("p", {class: "empty"}, "No sample."));
-    return {table, toggle};
+    return {table: el("div", {}, table, el("div", {class: "more-rows"}, more)), toggle};
 }
 
 // The distinct texts of a group with their counts, the most frequent first.
@@ -114,7 +123,7 @@ async function compareRuns(a, b, view) {
     if (runA.kind !== "run" || runB.kind !== "run") return null;
     const both = overviewCurves(runA).filter(curve => one[curve.key] && two[curve.key] && meanOf(one[curve.key].mean) !== null && meanOf(two[curve.key].mean) !== null);
     const changes = curve => new Set([...one[curve.key].mean, ...two[curve.key].mean].filter(isNumber)).size > 1;
-    const charts = both.filter(changes).map(curve => chartCurve({...curve, step: one.step, first: one.first, mean: one[curve.key].mean, second: {step: two.step, mean: two[curve.key].mean}}));
+    const charts = both.filter(changes).map(curve => chartCurve({...curve, note: "", spread: null, step: one.step, first: one.first, mean: one[curve.key].mean, second: {step: two.step, mean: two[curve.key].mean}}));
     const value = (run, stage, key) => run.settings[stage] && run.settings[stage][key] ? run.settings[stage][key][0] : null;
     const names = [...new Set([...Object.keys(runA.settings), ...Object.keys(runB.settings)])].flatMap(stage => [...new Set([...Object.keys(runA.settings[stage] || {}), ...Object.keys(runB.settings[stage] || {})])].map(key => [stage, key]));
     const different = names.filter(([stage, key]) => value(runA, stage, key) !== value(runB, stage, key));

@@ -62,7 +62,7 @@ async function show(anchor = null, stay = false) {
     chartCursor.listeners = [];
     chartCursor.step = null;
     const controller = new AbortController(), main = document.getElementById("main");
-    const content = el("div", {class: "page " + (name || "none")});
+    const content = el("div", {class: "page"});
     const view = {main: content, signal: controller.signal, controller, name, done: false};
     const samePage = state.view && state.view.name === name;
     state.view = view;

@@ -1,7 +1,7 @@
 "use strict";
 // When which stage had which group, and where the time of a group goes.
 
-const TRACE_LANE = 11, TRACE_LEFT = 74, TRACE_TOP = 58, TRACE_AXIS = 18, TRACE_LANES = 8;
+const TRACE_LANE = 11, TRACE_LEFT = 86, TRACE_TOP = 58, TRACE_AXIS = 18, TRACE_LANES = 8;
 
 function traceColours() {
     return Object.fromEntries(["ink", "soft", "faint", "line", "hair", "blue", "blue2", "blue3", "orange2", "panel", "grey3"].map(name => [name, colour(name)]));
