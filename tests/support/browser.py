@@ -190,6 +190,7 @@ class Page:
     def open(self, address):
         self.origin = address.split("#")[0] if address.startswith("file:") else "{0.scheme}://{0.netloc}/".format(urlsplit(address))
         before, end = self.loaded, time.monotonic() + PATIENCE
+        self.call("Page.bringToFront")
         self.call("Page.navigate", url=address)
         while self.loaded == before:
             if time.monotonic() > end:

@@ -311,12 +311,11 @@ class Source:
 
 class Server:
     def __init__(self, state="running"):
-        first = fixture.Fixture()
-        if state == "empty":
-            first = fixture.Fixture(steps=0, hostile=False)
+        self.known = {}  # answers by route and query
+        first = fixture.made() if state != "empty" else fixture.made(steps=0, hostile=False)
         self.sources = {"replicas": Source(first, "running" if state == "empty" else state, ["before", "after"]),
-                        "before": Source(fixture.Fixture(3, "before", -0.35, 64, 16, False), "finished"),
-                        "after": Source(fixture.Fixture(4, "after", 0.3, 64, 16, False), "finished")}
+                        "before": Source(fixture.made(3, "before", -0.35, 64, 16, False), "finished"),
+                        "after": Source(fixture.made(4, "after", 0.3, 64, 16, False), "finished")}
         self.frames = {m["key"] for s in self.sources.values() for g in s.data.groups for m in g["group"]["media"]}
 
     def compare(self, query):
@@ -370,7 +369,15 @@ class Server:
         return self.sources[name]
 
     def answer(self, path, query):
-        """The content type and the bytes of a route."""
+        """The content type and the bytes of a route. Only /api/live says something else the next time."""
+        if path == "/api/live":
+            return self.compute(path, query)
+        key = path, tuple(sorted(query.items()))
+        if key not in self.known:
+            self.known[key] = self.compute(path, query)
+        return self.known[key]
+
+    def compute(self, path, query):
         source = self.source(query.get("of", "replicas"))
         if path == "/api/compare":
             found = self.compare(query)
@@ -437,6 +444,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send(204 if self.path == "/report" else 405, "text/plain", b"")
 
     def do_GET(self):
+        if self.server.gone:
+            self.close_connection = True
+            return
         parts = urlsplit(self.path)
         path = unquote(parts.path)
         try:
@@ -465,10 +475,17 @@ class Handler(BaseHTTPRequestHandler):
             self.send(refused.code, "application/json", json.dumps({"error": str(refused), "column": refused.column}).encode())
 
 
+class QuietServer(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """A browser that goes away is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def start(port=0, state="running"):
     """Starts the server in a thread; returns it. Its address is server.address."""
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.daemon_threads = True
+    server = QuietServer(("127.0.0.1", port), Handler)
+    server.daemon_threads, server.gone = True, False  # gone: no answer any more
     server.routes = Server(state)
     server.address = f"http://127.0.0.1:{server.server_address[1]}"
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,5 +1,5 @@
 """A made-up run for the tests of the page: seeded, with all that a real one can have, and what it should not have."""
-import math, random, struct, zlib
+import functools, math, random, struct, zlib
 
 START = 1764000000.25
 GROUP_SIZE = 8
@@ -30,6 +30,7 @@ def png(width, height, pixels):
         chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
+@functools.lru_cache(None)
 def frame(key, number, size=56):
     """Frame `number` of a key: a shape that moves and changes its colour."""
     chance = random.Random(key)
@@ -287,3 +288,9 @@ class Fixture:
 
 def event(time, name, kind, text, step):
     return {"time": time, "name": name, "kind": kind, "text": text, "step": step}
+
+
+@functools.lru_cache(None)
+def made(*arguments, **options):
+    """The fixture with these arguments, made once."""
+    return Fixture(*arguments, **options)
