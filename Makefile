@@ -126,6 +126,8 @@ $(BUILD)/tests/unit/media: $(BUILD)/tools/demo/clip_writer.o
 
 $(BUILD)/tests/unit/condition: $(BUILD)/tools/groups/condition.o
 
+$(BUILD)/tests/unit/view_groups: $(BUILD)/tools/groups/condition.o $(BUILD)/tools/subcommand.o $(addprefix $(BUILD)/tools/view/,view_call.o view_groups.o)
+
 $(BUILD)/tests/unit/difference: $(BUILD)/tools/groups/difference.o
 
 $(BUILD)/tests/unit/service: $(BUILD)/tools/run/service.o

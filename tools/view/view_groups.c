@@ -1,0 +1,989 @@
+// The groups of a source as a list of summaries, what is searched among them, and the routes over all of them.
+#include "tools/view/view.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+#include "tools/groups/condition.h"
+#include "tools/tools.h"
+
+// Where the groups are of a source that has no numbers: by the index in the list.
+struct view_file {
+    struct file_map map; // of a file of groups: each is a line of it
+    size_t *begins, *ends;
+    char **ids; // of a store without summaries
+    size_t count;
+};
+
+// ---- opening ----
+
+static void view_groups_add(struct view_groups *groups, int64_t number, const struct group_summary *summary) {
+    GROW(&groups->list, groups->count);
+    const int64_t seq = summary->seq;
+    const size_t index = groups->count++;
+    groups->list[index] = (struct numbered_summary){number, *summary};
+    groups->total++;
+    groups->trains |= summary->step >= 0;
+    if (seq < 0 || seq > INT32_MAX) return;
+    if ((size_t)seq >= groups->seq_capacity) {
+        const size_t capacity = (size_t)seq + (size_t)seq / 2 + 64;
+        RESIZE(&groups->by_seq, capacity);
+        for (size_t i = groups->seq_capacity; i < capacity; i++) groups->by_seq[i] = -1;
+        groups->seq_capacity = capacity;
+    }
+    // A group that was trained again, after optim had gone back, is further behind.
+    const int64_t before = groups->by_seq[seq];
+    if (before >= 0 && groups->list[before].number >= 0) {
+        groups->list[before].number = -1;
+        groups->total--;
+    }
+    groups->by_seq[seq] = (int64_t)index;
+}
+
+// Adds a group of a store without summaries.
+static status view_groups_visit(void *context, const struct group *group) {
+    struct view_groups *groups = context;
+    struct group_summary summary;
+    group_summary_make(group, &summary);
+    GROW(&groups->file->ids, groups->file->count);
+    groups->file->ids[groups->file->count] = mem_strdup(group->id.data);
+    view_groups_add(groups, (int64_t)groups->file->count++, &summary);
+    return OK;
+}
+
+// Reads a file of groups, a line each.
+static status view_groups_read_file(struct view_groups *groups, const char *path) {
+    struct view_file *file = groups->file;
+    TRY(file_map_open(&file->map, path));
+    const char *text = file->map.data;
+    for (size_t at = 0, line = 1, end; at < file->map.size; at = end + 1, line++) {
+        const char *newline = memchr(text + at, '\n', file->map.size - at);
+        struct group_summary summary;
+        struct group *group;
+        end = newline ? (size_t)(newline - text) : file->map.size;
+        if (end == at) continue;
+        const status result = group_from_json(&group, text + at, end - at);
+        if (result != OK) return fail_prefix(result, "%s: line %zu", path, line);
+        group_summary_make(group, &summary);
+        group_free(&group);
+        const size_t index = file->count++;
+        GROW(&file->begins, index);
+        GROW(&file->ends, index);
+        file->begins[index] = at;
+        file->ends[index] = end;
+        view_groups_add(groups, (int64_t)index, &summary);
+    }
+    return OK;
+}
+
+// Opens the store of a source that has none yet. A run that has just begun may not have one, and on several machines
+// there are several: that of the last stage's machine has the whole groups.
+static status view_groups_open_store(struct view_groups *groups) {
+    static const double pause = 2; // seconds between two tries
+    struct arena arena = {0};
+    struct string_list stores = {0};
+    struct numbered_summary first;
+    size_t count = 0;
+    const double now = clock_monotonic();
+    status result = OK;
+    if (groups->opened_at && now - groups->opened_at < pause) return OK;
+    groups->opened_at = now;
+    if (subcommand_find_stores(groups->path, "groups.lmdb", &arena, &stores) != OK) {
+        arena_release(&arena);
+        return OK;
+    }
+    for (size_t i = 0; i < stores.count && !count && result == OK; i++) {
+        group_store_close(&groups->store);
+        result = group_store_open(&groups->store, stores.data[i], true);
+        if (result == OK && group_store_has_summaries(groups->store))
+            result = group_store_summaries(groups->store, 0, &first, 1, &count);
+        if (result != OK || group_store_has_summaries(groups->store)) continue;
+        NEW(&groups->file, 1);
+        result = group_store_each(groups->store, view_groups_visit, groups);
+        count = groups->count;
+    }
+    arena_release(&arena);
+    return result;
+}
+
+status view_groups_open(struct view_source *source) {
+    struct view_groups *groups = &source->groups;
+    groups->path = source->path;
+    if (source->kind == VIEW_FILE) {
+        NEW(&groups->file, 1);
+        return view_groups_read_file(groups, source->path);
+    }
+    TRY(view_groups_open_store(groups));
+    if (!groups->store && source->kind == VIEW_STORE)
+        return fail(DATAERR, "%s: no groups.lmdb: this is neither a run nor a store", source->path);
+    return view_groups_refresh(groups);
+}
+
+status view_groups_refresh(struct view_groups *groups) {
+    enum { AT_ONCE = 512 }; // summaries of one transaction
+    struct numbered_summary list[AT_ONCE];
+    size_t count;
+    if (groups->file) return OK;
+    if (!groups->store || !groups->count) TRY(view_groups_open_store(groups));
+    if (!groups->store || groups->file) return OK;
+    do {
+        TRY(group_store_summaries(groups->store, groups->next, list, AT_ONCE, &count));
+        for (size_t i = 0; i < count; i++) view_groups_add(groups, list[i].number, &list[i].summary);
+        if (count) groups->next = list[count - 1].number + 1;
+    } while (count == AT_ONCE);
+    // The oldest ones may have been removed.
+    TRY(group_store_summaries(groups->store, 0, list, 1, &count));
+    const int64_t lowest = count ? list[0].number : groups->next;
+    for (; groups->alive < groups->count && groups->list[groups->alive].number < lowest; groups->alive++) {
+        if (groups->list[groups->alive].number < 0) continue;
+        groups->list[groups->alive].number = -1;
+        groups->total--;
+    }
+    return OK;
+}
+
+// ---- one group ----
+
+status view_groups_get(struct view_groups *groups, size_t index, struct group **out) {
+    const struct view_file *file = groups->file;
+    *out = NULL;
+    if (index >= groups->count || groups->list[index].number < 0) return OK;
+    if (file && file->ids) return group_store_get(groups->store, file->ids[index], out);
+    if (!file) return group_store_get_number(groups->store, groups->list[index].number, out);
+    return group_from_json(out, (const char *)file->map.data + file->begins[index],
+                           file->ends[index] - file->begins[index]);
+}
+
+status view_groups_row(struct view_groups *groups, size_t index, struct group_row *out, struct buf *bytes,
+                       bool *found) {
+    struct group *group;
+    *found = false;
+    if (index >= groups->count || groups->list[index].number < 0) return OK;
+    if (!groups->file) return group_store_row(groups->store, groups->list[index].number, out, bytes, found);
+    TRY(view_groups_get(groups, index, &group));
+    if (!group) return OK;
+    buf_clear(bytes);
+    group_row_make(group, groups->list[index].summary.issued, bytes);
+    group_free(&group);
+    *found = true;
+    return group_row_read(out, bytes->data, bytes->size);
+}
+
+// Returns the index of a number, SIZE_MAX if there is none.
+static size_t view_groups_index(const struct view_groups *groups, int64_t number) {
+    // A number that counts no more is -1, so the list is not sorted: those that count are.
+    for (size_t low = 0, high = groups->count; low < high;) {
+        size_t middle = low + (high - low) / 2, at = middle;
+        while (at < high && groups->list[at].number < 0) at++;
+        if (at == high) {
+            high = middle;
+        } else if (groups->list[at].number == number) {
+            return at;
+        } else if (groups->list[at].number < number) {
+            low = at + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return SIZE_MAX;
+}
+
+status view_groups_find(struct view_groups *groups, const char *id, size_t *index) {
+    int64_t number;
+    *index = SIZE_MAX;
+    if (!groups->file) {
+        if (!groups->store) return OK;
+        TRY(group_store_number_of(groups->store, id, &number));
+        if (number >= 0) *index = view_groups_index(groups, number);
+        return OK;
+    }
+    for (size_t i = 0; i < groups->count && *index == SIZE_MAX; i++) {
+        struct group *group = NULL;
+        if (groups->file->ids) {
+            if (!strcmp(groups->file->ids[i], id)) *index = i;
+            continue;
+        }
+        // Most lines do not have it anywhere.
+        const char *line = (const char *)groups->file->map.data + groups->file->begins[i];
+        const size_t size = groups->file->ends[i] - groups->file->begins[i];
+        bool plain = true;
+        for (const char *at = id; *at; at++)
+            plain &= *at >= ' ' && *at < 0x7f && *at != '"' && *at != '\\' && *at != '/';
+        if (plain && !memmem(line, size, id, strlen(id))) continue;
+        TRY(view_groups_get(groups, i, &group));
+        if (group && string_equals(group->id, id)) *index = i;
+        group_free(&group);
+    }
+    return OK;
+}
+
+bool view_groups_trains(const struct view_source *source) {
+    return source->groups.trains;
+}
+
+int64_t view_groups_step(const struct view_source *source, size_t index) {
+    const struct numbered_summary *at = &source->groups.list[index];
+    return source->groups.trains ? at->summary.step : at->number + 1;
+}
+
+// ---- figures of a group ----
+
+// What `where` calls group.NAME, what the rows have, and what they can be sorted by.
+
+enum view_figure_type { FIGURE_FLOAT, FIGURE_COUNT, FIGURE_COUNT32, FIGURE_OTHER };
+
+struct view_figure {
+    const char *name, *where; // as a column, and behind `group.`; NULL: not there
+    enum view_figure_type type;
+    size_t offset;
+};
+
+#define VIEW_AT(member) offsetof(struct group_summary, member)
+
+enum { FIGURE_NUMBER, FIGURE_STEP, FIGURE_BONUS, FIGURE_IN_FLIGHT, FIGURE_FIRST_STORED };
+
+static const struct view_figure view_figures[] = {
+    [FIGURE_NUMBER] = {"number", "number", FIGURE_OTHER, 0},
+    [FIGURE_STEP] = {"step", "step", FIGURE_OTHER, 0},
+    [FIGURE_BONUS] = {"bonus", NULL, FIGURE_OTHER, 0},         // the share of the completions with one
+    [FIGURE_IN_FLIGHT] = {"in_flight", NULL, FIGURE_OTHER, 0}, // seconds
+    [FIGURE_FIRST_STORED] = {"count", "count", FIGURE_COUNT, VIEW_AT(completions)},
+    {"right", "right", FIGURE_COUNT, VIEW_AT(right)},
+    {"reward", "reward", FIGURE_FLOAT, VIEW_AT(reward)},
+    {"std", "std", FIGURE_FLOAT, VIEW_AT(reward_std)},
+    {"accuracy", NULL, FIGURE_FLOAT, VIEW_AT(accuracy)},
+    {"format", NULL, FIGURE_FLOAT, VIEW_AT(format)},
+    {"length", "length", FIGURE_FLOAT, VIEW_AT(length)},
+    {"longest", NULL, FIGURE_COUNT32, VIEW_AT(longest)},
+    {"surprise", "surprise", FIGURE_FLOAT, VIEW_AT(surprise)},
+    {"lowest", "lowest", FIGURE_FLOAT, VIEW_AT(lowest)},
+    {"likelihood", "likelihood", FIGURE_FLOAT, VIEW_AT(likelihood)},
+    {"kl", NULL, FIGURE_FLOAT, VIEW_AT(kl)},
+    {"consistency", NULL, FIGURE_FLOAT, VIEW_AT(consistency)},
+    {"named", "named", FIGURE_COUNT, VIEW_AT(uncounted)},
+    {"truncated", "truncated", FIGURE_COUNT, VIEW_AT(truncated)},
+};
+
+enum { VIEW_FIGURES = sizeof view_figures / sizeof *view_figures };
+
+// Returns a figure of the group at an index, NaN if it has none.
+static double view_figure_of(const struct view_source *source, size_t index, int figure) {
+    const struct numbered_summary *at = &source->groups.list[index];
+    const struct group_summary *summary = &at->summary;
+    const char *member = (const char *)summary + view_figures[figure].offset;
+    switch (view_figures[figure].type) {
+    case FIGURE_FLOAT:
+        return (double)*(const float *)(const void *)member;
+    case FIGURE_COUNT:
+        return *(const uint16_t *)(const void *)member;
+    case FIGURE_COUNT32:
+        return *(const uint32_t *)(const void *)member;
+    default:
+        break;
+    }
+    switch (figure) {
+    case FIGURE_NUMBER:
+        return (double)at->number;
+    case FIGURE_STEP:
+        return source->groups.trains && summary->step >= 0 ? (double)summary->step : NAN;
+    case FIGURE_BONUS:
+        return isnan(summary->bonus) || !summary->completions ? NAN
+                                                              : (double)summary->with_bonus / summary->completions;
+    default:
+        return summary->settled - summary->issued;
+    }
+}
+
+// ---- search ----
+
+// A part of `where`: a condition on a figure of the group, one of `caravan groups select`, or two parts.
+enum view_part_kind { PART_FIGURE, PART_FIELD, PART_AND, PART_OR };
+
+struct view_part {
+    enum view_part_kind kind;
+    int figure, sign; // PART_FIGURE: indexes of view_figures and view_signs
+    double number;
+    struct condition field;
+    struct view_part *left, *right;
+};
+
+enum { SIGNS = 6 };
+static const char *const view_signs[SIGNS] = {"=", "!=", "<=", ">=", "<", ">"};
+
+// What was found with a `where` and a `text`. A group is tried once, the newest first; those that come later are tried
+// when somebody asks again.
+struct view_search {
+    char *where, *text;     // "" if not given
+    struct arena arena;     // of the parts and their texts
+    struct view_part *root; // must hold for one completion of the group; NULL: no condition
+    size_t fields;          // parts of it for which the group must be read
+    uint8_t *verdicts;      // of the groups in [low, high) of the list: whether it was found
+    size_t low, high, capacity;
+    int64_t scanned, matched;
+    double used; // clock_monotonic()
+};
+
+enum { SEARCHES = 4 };
+
+static void view_search_release(struct view_search *search) {
+    free(search->where);
+    free(search->text);
+    free(search->verdicts);
+    arena_release(&search->arena);
+    *search = (struct view_search){0};
+}
+
+void view_groups_close(struct view_groups *groups) {
+    group_store_close(&groups->store);
+    free(groups->list);
+    free(groups->by_seq);
+    for (int i = 0; i < SEARCHES && groups->search; i++) view_search_release(&groups->search[i]);
+    free(groups->search);
+    if (groups->file) {
+        for (size_t i = 0; groups->file->ids && i < groups->file->count; i++) free(groups->file->ids[i]);
+        file_map_release(&groups->file->map);
+        free(groups->file->begins);
+        free(groups->file->ends);
+        free(groups->file->ids);
+        free(groups->file);
+    }
+    *groups = (struct view_groups){0};
+}
+
+// Reads group.NAME OP NUMBER.
+static status view_search_read_figure(struct view_part *part, const char *text) {
+    const char *name = text + strlen("group."), *sign = name + strcspn(name, " =!<>");
+    const int size = (int)(sign - name);
+    part->figure = -1;
+    for (int i = 0; i < VIEW_FIGURES && part->figure < 0; i++) {
+        const char *where = view_figures[i].where;
+        if (where && (int)strlen(where) == size && !memcmp(where, name, (size_t)size)) part->figure = i;
+    }
+    if (part->figure < 0) return fail(USAGE, "no figure of a group has the name '%.*s'", size < 40 ? size : 40, name);
+    sign += strspn(sign, " ");
+    for (part->sign = 0; part->sign < SIGNS; part->sign++)
+        if (!strncmp(sign, view_signs[part->sign], strlen(view_signs[part->sign]))) break;
+    if (part->sign == SIGNS) return fail(USAGE, "expected =, !=, <, <=, > or >= behind group.%.*s", size, name);
+    sign += strlen(view_signs[part->sign]);
+    struct json_reader reader = {.text = sign, .size = strlen(sign)};
+    struct json_number number;
+    if (json_reader_number(&reader, &number) == OK && json_reader_end(&reader) == OK &&
+        json_number_double(&number, &part->number))
+        return OK;
+    return fail(USAGE, "group.%.*s is compared with a number, not with '%.40s'", size, name, sign + strspn(sign, " "));
+}
+
+// What is read of a `where`.
+struct view_reader {
+    struct view_search *search;
+    const char *text, *at; // all of it, and what is left
+    int depth;             // of parentheses
+};
+
+// Whether a word of `where` comes next, with a blank before and behind it.
+static bool view_reader_sees(const char *at, const char *word) {
+    return !strncmp(at, word, strlen(word));
+}
+
+static status view_reader_either(struct view_reader *in, struct view_part **out);
+
+// Reads a condition, which ends before " and ", " or " and ")", or what is in parentheses.
+static status view_reader_one(struct view_reader *in, struct view_part **out) {
+    enum { MOST_DEPTH = 50 };
+    struct view_part *part = *out = arena_alloc(&in->search->arena, sizeof *part);
+    in->at += strspn(in->at, " ");
+    if (*in->at == '(') {
+        if (++in->depth > MOST_DEPTH) return fail(USAGE, "too many parentheses");
+        in->at++;
+        TRY(view_reader_either(in, out));
+        in->at += strspn(in->at, " ");
+        if (*in->at != ')') return fail(USAGE, "expected )");
+        in->at++;
+        in->depth--;
+        return OK;
+    }
+    const char *end = in->at;
+    while (*end && *end != ')' && !view_reader_sees(end, " and ") && !view_reader_sees(end, " or ")) end++;
+    const char *text = arena_strndup(&in->search->arena, in->at, (size_t)(end - in->at));
+    if (view_reader_sees(text, "group.")) {
+        part->kind = PART_FIGURE;
+        TRY(view_search_read_figure(part, text));
+    } else {
+        part->kind = PART_FIELD;
+        TRY(condition_parse(&part->field, text));
+        in->search->fields++;
+    }
+    in->at = end;
+    return OK;
+}
+
+// Reads parts with " and " between them.
+static status view_reader_both(struct view_reader *in, struct view_part **out) {
+    TRY(view_reader_one(in, out));
+    while (view_reader_sees(in->at, " and ")) {
+        struct view_part *both = arena_alloc(&in->search->arena, sizeof *both);
+        in->at += strlen(" and ");
+        *both = (struct view_part){.kind = PART_AND, .left = *out};
+        *out = both;
+        TRY(view_reader_one(in, &both->right));
+    }
+    return OK;
+}
+
+// Reads parts with " or " between them.
+static status view_reader_either(struct view_reader *in, struct view_part **out) {
+    TRY(view_reader_both(in, out));
+    while (view_reader_sees(in->at, " or ")) {
+        struct view_part *either = arena_alloc(&in->search->arena, sizeof *either);
+        in->at += strlen(" or ");
+        *either = (struct view_part){.kind = PART_OR, .left = *out};
+        *out = either;
+        TRY(view_reader_both(in, &either->right));
+    }
+    return OK;
+}
+
+// Reads a `where` that is not empty. *column: where it is wrong.
+static status view_search_parse(struct view_search *search, const char *where, int64_t *column) {
+    struct view_reader in = {.search = search, .text = where, .at = where};
+    status result = view_reader_either(&in, &search->root);
+    in.at += strspn(in.at, " ");
+    if (result == OK && *in.at) result = fail(USAGE, "expected and, or or the end, not '%.40s'", in.at);
+    *column = in.at - where;
+    return result;
+}
+
+// Whether a part holds for a completion of the group at an index; `group` may be NULL if no part is about a field.
+static bool view_part_holds(struct view_part *part, const struct view_source *source, size_t index,
+                            const struct group *group, size_t completion) {
+    switch (part->kind) {
+    case PART_AND:
+        return view_part_holds(part->left, source, index, group, completion) &&
+               view_part_holds(part->right, source, index, group, completion);
+    case PART_OR:
+        return view_part_holds(part->left, source, index, group, completion) ||
+               view_part_holds(part->right, source, index, group, completion);
+    case PART_FIELD:
+        return condition_holds(&part->field, group, completion);
+    default:
+        break;
+    }
+    const double value = view_figure_of(source, index, part->figure), number = part->number;
+    if (isnan(value)) return false;
+    switch (part->sign) {
+    case 0:
+        return value == number;
+    case 1:
+        return value != number;
+    case 2:
+        return value <= number;
+    case 3:
+        return value >= number;
+    case 4:
+        return value < number;
+    default:
+        return value > number;
+    }
+}
+
+// Whether `part` is in the string; ASCII letters match in both cases.
+static bool view_search_contains(struct string string, const char *part) {
+    const size_t size = strlen(part);
+    for (size_t at = 0; string.data && at + size <= string.size; at++)
+        if (!strncasecmp(string.data + at, part, size)) return true;
+    return false;
+}
+
+// Sets *holds to whether the group at an index is found.
+static status view_search_try(struct view_search *search, struct view_source *source, size_t index, bool *holds) {
+    struct group *group = NULL;
+    *holds = source->groups.list[index].number >= 0;
+    if (*holds && search->root && !search->fields) *holds = view_part_holds(search->root, source, index, NULL, 0);
+    if (!*holds || (!search->fields && !*search->text)) return OK;
+    TRY(view_groups_get(&source->groups, index, &group));
+    *holds = group != NULL;
+    if (group && search->fields) {
+        *holds = false;
+        for (size_t i = 0; i < (group->completion_count ? group->completion_count : 1) && !*holds; i++)
+            *holds = view_part_holds(search->root, source, index, group, i);
+    }
+    if (group && *holds && *search->text) {
+        *holds = view_search_contains(group->id, search->text) ||
+                 view_search_contains(group->sample_id, search->text) ||
+                 view_search_contains(group->prompt.question, search->text);
+        for (size_t m = 0; m < group->prompt.message_count && !*holds; m++)
+            for (size_t p = 0; p < group->prompt.messages[m].part_count && !*holds; p++)
+                *holds = view_search_contains(group->prompt.messages[m].parts[p].text, search->text);
+        for (size_t i = 0; i < group->completion_count && !*holds; i++)
+            *holds = view_search_contains(group->completions[i].text, search->text);
+    }
+    group_free(&group);
+    return OK;
+}
+
+// Tries groups for a while: new ones, then older ones. `found` gets the indexes of those that were found now.
+static status view_search_go_on(struct view_search *search, struct view_source *source, struct buf *found) {
+    static const double slice = 0.06; // seconds, in which no other request is answered
+    const double until = clock_monotonic() + slice;
+    const size_t count = source->groups.count;
+    if (search->low == search->high) search->low = search->high = count;
+    if (count > search->capacity) {
+        RESIZE(&search->verdicts, count);
+        search->capacity = count;
+    }
+    for (size_t tries = 1; search->high < count || search->low > 0; tries++) {
+        const size_t index = search->high < count ? search->high++ : --search->low;
+        bool holds;
+        TRY(view_search_try(search, source, index, &holds));
+        search->verdicts[index] = holds;
+        search->scanned += source->groups.list[index].number >= 0;
+        search->matched += holds;
+        if (holds) buf_append(found, &index, sizeof index);
+        if ((search->fields || *search->text || tries % 1024 == 0) && clock_monotonic() > until) break;
+    }
+    return OK;
+}
+
+// *out = the search of the call, as far as it has come; `found` gets what it has found now. NULL: everything is asked
+// for.
+static status view_search_of(struct view_call *call, struct view_search **out, struct buf *found) {
+    struct view_groups *groups = &call->source->groups;
+    const char *where = view_argument(call, "where"), *text = view_argument(call, "text");
+    struct view_search *search = NULL;
+    where = where ? where : "";
+    text = text ? text : "";
+    *out = NULL;
+    if (!*(where + strspn(where, " ")) && !*text) return OK;
+    if (!groups->search) NEW(&groups->search, SEARCHES);
+    for (int i = 0; i < SEARCHES; i++) {
+        struct view_search *at = &groups->search[i];
+        if (at->where && !strcmp(at->where, where) && !strcmp(at->text, text)) {
+            search = at;
+            break;
+        }
+        if (!search || at->used < search->used) search = at; // that which was not used for longest
+    }
+    if (!search->where || strcmp(search->where, where) != 0 || strcmp(search->text, text) != 0) {
+        view_search_release(search);
+        const bool given = where[strspn(where, " ")];
+        const status result = given ? view_search_parse(search, where, &call->column) : OK;
+        if (result != OK) {
+            view_search_release(search);
+            return result;
+        }
+        search->where = mem_strdup(where);
+        search->text = mem_strdup(text);
+    }
+    call->column = -1;
+    search->used = clock_monotonic();
+    *out = search;
+    return view_search_go_on(search, call->source, found);
+}
+
+// Whether the group at an index is there, in the steps of the call, and found.
+static bool view_groups_counts(const struct view_source *source, const struct view_search *search, size_t index,
+                               const int64_t steps[2]) {
+    if (source->groups.list[index].number < 0) return false;
+    if (search && (index < search->low || index >= search->high || !search->verdicts[index])) return false;
+    if (steps[0] == INT64_MIN && steps[1] == INT64_MAX) return true;
+    const int64_t step = view_groups_step(source, index);
+    return step >= steps[0] && step <= steps[1];
+}
+
+// ---- /api/groups ----
+
+enum { MAX_ROWS = 200, SORT_ID = -2, SORT_SAMPLE = -3, MOST_STRINGS = 50000 };
+
+// By what rows are sorted.
+struct view_sort {
+    int figure; // or SORT_ID, SORT_SAMPLE
+    bool descending;
+};
+
+struct view_key {
+    double value; // NaN comes last in both orders
+    struct string text;
+    int64_t number;
+    size_t index;
+};
+
+// Returns below, at or above 0: whether a comes before b.
+static int view_sort_compare(const struct view_sort *sort, const struct view_key *a, const struct view_key *b) {
+    int order = 0;
+    if (sort->figure < 0) {
+        const size_t size = a->text.size < b->text.size ? a->text.size : b->text.size;
+        if (!a->text.data || !b->text.data)
+            return a->text.data ? -1 : b->text.data ? 1 : (a->number > b->number) - (a->number < b->number);
+        order = memcmp(a->text.data, b->text.data, size);
+        if (!order) order = (a->text.size > b->text.size) - (a->text.size < b->text.size);
+    } else if (isnan(a->value) || isnan(b->value)) {
+        order = isnan(a->value) - isnan(b->value);
+        if (order) return order;
+    } else {
+        order = (a->value > b->value) - (a->value < b->value);
+    }
+    if (sort->descending) order = -order;
+    return order ? order : (a->number > b->number) - (a->number < b->number);
+}
+
+// Keeps the `most` first keys in a heap, whose root is the last of them.
+static void view_sort_keep(const struct view_sort *sort, struct view_key *heap, size_t *count, size_t most,
+                           const struct view_key *key) {
+    size_t at = 0;
+    if (*count == most) {
+        if (!most || view_sort_compare(sort, key, &heap[0]) >= 0) return;
+        for (;;) { // it takes the root's place and sinks
+            size_t child = 2 * at + 1;
+            if (child >= most) break;
+            if (child + 1 < most && view_sort_compare(sort, &heap[child + 1], &heap[child]) > 0) child++;
+            if (view_sort_compare(sort, &heap[child], key) <= 0) break;
+            heap[at] = heap[child];
+            at = child;
+        }
+    } else {
+        for (at = (*count)++; at && view_sort_compare(sort, key, &heap[(at - 1) / 2]) > 0; at = (at - 1) / 2)
+            heap[at] = heap[(at - 1) / 2];
+    }
+    heap[at] = *key;
+}
+
+static status view_sort_parse(struct view_sort *out, const char *text) {
+    *out = (struct view_sort){.figure = FIGURE_NUMBER};
+    if (!text) return OK;
+    out->descending = *text == '-';
+    const char *name = text + out->descending;
+    if (!strcmp(name, "id") || !strcmp(name, "sample")) {
+        out->figure = *name == 'i' ? SORT_ID : SORT_SAMPLE;
+        return OK;
+    }
+    for (out->figure = 0; out->figure < VIEW_FIGURES; out->figure++)
+        if (!strcmp(view_figures[out->figure].name, name)) return OK;
+    return fail(USAGE, "sort: no column has the name '%.40s'", name);
+}
+
+// Sets the key of the group at an index; *found says whether it is still there. Texts are in the arena.
+static status view_sort_key(const struct view_sort *sort, struct view_source *source, size_t index, struct arena *arena,
+                            struct view_key *out, bool *found) {
+    struct group_row row;
+    struct buf bytes = {0};
+    *out = (struct view_key){.value = NAN, .number = source->groups.list[index].number, .index = index};
+    *found = true;
+    if (sort->figure >= 0) {
+        out->value = view_figure_of(source, index, sort->figure);
+        return OK;
+    }
+    const status result = view_groups_row(&source->groups, index, &row, &bytes, found);
+    const struct string text = sort->figure == SORT_ID ? row.id : row.sample_id;
+    if (result == OK && *found && text.data)
+        out->text = (struct string){arena_strndup(arena, text.data, text.size), text.size};
+    buf_release(&bytes);
+    return result;
+}
+
+// Reads steps=FIRST-LAST.
+static status view_groups_parse_steps(const char *text, int64_t steps[2]) {
+    long long first, last;
+    int end = 0;
+    steps[0] = INT64_MIN;
+    steps[1] = INT64_MAX;
+    if (!text) return OK;
+    if (sscanf(text, "%18lld-%18lld%n", &first, &last, &end) != 2 || text[end])
+        return fail(USAGE, "steps: not FIRST-LAST");
+    steps[0] = first;
+    steps[1] = last;
+    return OK;
+}
+
+// Appends the marks of a group's first completions.
+static void view_groups_print_marks(struct buf *out, const struct group_summary *summary) {
+    const bool scored = !isnan(summary->accuracy);
+    buf_puts(out, "[");
+    for (int i = 0; i < summary->completions && i < SUMMARY_MARKED; i++) {
+        if (i) buf_puts(out, ", ");
+        if (scored)
+            buf_printf(out, "%u", (unsigned)(summary->marks >> 4 * i & 15));
+        else
+            buf_puts(out, "null");
+    }
+    buf_puts(out, "]");
+}
+
+// Appends the rows at keys[0..count) as columns. A group that was removed meanwhile has a row without texts.
+static status view_groups_print_rows(struct view_call *call, const struct view_key *keys, size_t count) {
+    static const char *const texts[] = {"id", "sample", "question"};
+    struct view_source *source = call->source;
+    struct buf *out = &call->out, columns[3] = {0}, bytes = {0};
+    status result = OK;
+    for (size_t i = 0; i < count; i++) {
+        struct group_row row = {0};
+        bool found;
+        TRY_TO(result, done, view_groups_row(&source->groups, keys[i].index, &row, &bytes, &found));
+        if (!found) row = (struct group_row){0};
+        const struct string strings[] = {row.id, row.sample_id, row.question};
+        for (int k = 0; k < 3; k++) {
+            if (i) buf_puts(&columns[k], ", ");
+            view_print_string(&columns[k], strings[k]);
+        }
+    }
+    buf_puts(out, "{");
+    for (int k = 0; k < 3; k++) {
+        buf_printf(out, "\"%s\": [", texts[k]);
+        if (columns[k].size) buf_append(out, columns[k].data, columns[k].size);
+        buf_puts(out, "], ");
+    }
+    buf_puts(out, "\"state\": [");
+    for (size_t i = 0; i < count; i++)
+        buf_printf(
+            out, "%s\"%s\"", i ? ", " : "",
+            group_state_name((enum group_state)(source->groups.list[keys[i].index].summary.state % GROUP_STATES)));
+    buf_puts(out, "], \"marks\": [");
+    for (size_t i = 0; i < count; i++) {
+        if (i) buf_puts(out, ", ");
+        view_groups_print_marks(out, &source->groups.list[keys[i].index].summary);
+    }
+    buf_puts(out, "]");
+    for (int figure = 0; figure < VIEW_FIGURES; figure++) {
+        buf_printf(out, ", \"%s\": [", view_figures[figure].name);
+        for (size_t i = 0; i < count; i++) {
+            if (i) buf_puts(out, ", ");
+            const double value = view_figure_of(source, keys[i].index, figure);
+            if (view_figures[figure].type == FIGURE_FLOAT)
+                view_print_float(out, (float)value);
+            else
+                view_print(out, value);
+        }
+        buf_puts(out, "]");
+    }
+    buf_puts(out, "}");
+done:
+    for (int k = 0; k < 3; k++) buf_release(&columns[k]);
+    buf_release(&bytes);
+    return result;
+}
+
+// Sets *key to that of the group behind which the rows begin; a cursor is the number of a group.
+static status view_groups_read_cursor(struct view_call *call, const struct view_sort *sort, struct arena *arena,
+                                      struct view_key *key, bool *given) {
+    int64_t number;
+    bool found;
+    const char *text = view_argument(call, "after");
+    *given = false;
+    if (!text || !strcmp(text, "scan")) return OK;
+    TRY(view_int_argument(call, "after", 0, INT64_C(1) << 53, 0, &number));
+    const size_t index = view_groups_index(&call->source->groups, number);
+    if (index == SIZE_MAX) return fail(USAGE, "after: the group was removed meanwhile: begin anew");
+    *given = true;
+    return view_sort_key(sort, call->source, index, arena, key, &found);
+}
+
+// Appends the fields of which no group had a value.
+static void view_part_print_missing(const struct view_part *part, struct buf *out, size_t *listed) {
+    struct buf path = {0};
+    if (part->left) view_part_print_missing(part->left, out, listed);
+    if (part->right) view_part_print_missing(part->right, out, listed);
+    if (part->kind != PART_FIELD || part->field.seen) return;
+    condition_path(&part->field, &path);
+    if ((*listed)++) buf_puts(out, ", ");
+    view_print_string(out, (struct string){path.data, path.size});
+    buf_release(&path);
+}
+
+status view_groups_list(struct view_call *call) {
+    struct view_source *source = call->source;
+    struct view_groups *groups = &source->groups;
+    struct view_search *search;
+    struct view_sort sort;
+    struct view_key *keys = NULL, last = {0};
+    struct buf found = {0};
+    struct arena arena = {0};
+    int64_t steps[2], limit, matched = 0;
+    size_t count = 0;
+    bool cursor, there;
+    const char *after = view_argument(call, "after");
+    status result;
+    TRY_TO(result, done, view_int_argument(call, "limit", 0, MAX_ROWS, MAX_ROWS, &limit));
+    TRY_TO(result, done, view_groups_parse_steps(view_argument(call, "steps"), steps));
+    TRY_TO(result, done, view_sort_parse(&sort, view_argument(call, "sort")));
+    TRY_TO(result, done, view_search_of(call, &search, &found));
+    const bool exact = !search || (search->low == 0 && search->high == groups->count);
+    // While a search goes on, its rows come as they are found.
+    const bool scanning = after && !strcmp(after, "scan");
+    // For the page as one file: all of them, or evenly so many.
+    const int64_t stride = call->whole ? (groups->total + VIEW_WHOLE_ROWS - 1) / VIEW_WHOLE_ROWS : 1;
+    if (call->whole) limit = VIEW_WHOLE_ROWS;
+    NEW(&keys, (size_t)limit + 1);
+    if (sort.figure < 0 && groups->total > MOST_STRINGS)
+        TRY_TO(result, done, fail(USAGE, "sort: more than %d groups cannot be sorted by texts", MOST_STRINGS));
+    TRY_TO(result, done, view_groups_read_cursor(call, &sort, &arena, &last, &cursor));
+    for (size_t i = 0; i < groups->count; i++) {
+        struct view_key key;
+        if (!view_groups_counts(source, search, i, steps)) continue;
+        matched++;
+        if (scanning || (stride > 1 && matched % stride)) continue;
+        TRY_TO(result, done, view_sort_key(&sort, source, i, &arena, &key, &there));
+        if (!there || (cursor && view_sort_compare(&sort, &key, &last) <= 0)) continue;
+        view_sort_keep(&sort, keys, &count, (size_t)limit + 1, &key);
+    }
+    for (size_t i = 0; scanning && i < found.size / sizeof i && count < (size_t)limit; i++) {
+        size_t index;
+        memcpy(&index, found.data + i * sizeof index, sizeof index);
+        if (view_groups_counts(source, search, index, steps))
+            keys[count++] = (struct view_key){.number = groups->list[index].number, .index = index};
+    }
+    // From the heap into the order: few enough for the simplest way.
+    for (size_t i = 1; !scanning && i < count; i++)
+        for (size_t k = i; k && view_sort_compare(&sort, &keys[k], &keys[k - 1]) < 0; k--) {
+            const struct view_key other = keys[k];
+            keys[k] = keys[k - 1];
+            keys[k - 1] = other;
+        }
+    const bool more = count > (size_t)limit;
+    count = more ? (size_t)limit : count;
+    buf_printf(&call->out, "{\"total\": %lld, \"matched\": %lld, \"exact\": %s, \"scanned\": %lld, \"cursor\": ",
+               (long long)groups->total, (long long)matched, exact ? "true" : "false",
+               (long long)(search ? search->scanned : groups->total));
+    if (!exact)
+        buf_puts(&call->out, "\"scan\"");
+    else if (more && count)
+        buf_printf(&call->out, "\"%lld\"", (long long)keys[count - 1].number);
+    else
+        buf_puts(&call->out, "null");
+    buf_puts(&call->out, ", \"missing\": [");
+    size_t listed = 0;
+    if (search && exact && search->root) view_part_print_missing(search->root, &call->out, &listed);
+    buf_puts(&call->out, "], \"rows\": ");
+    TRY_TO(result, done, view_groups_print_rows(call, keys, count));
+    buf_puts(&call->out, "}");
+done:
+    free(keys);
+    buf_release(&found);
+    arena_release(&arena);
+    return result;
+}
+
+// ---- groups that tell something ----
+
+// What the overview asks to look at, in its order.
+static bool view_groups_tells(const struct group_summary *summary, int what) {
+    const int count = summary->completions, right = summary->right;
+    if (isnan(summary->accuracy) || !count) return false;
+    switch (what) {
+    case 0:
+        return !right;
+    case 1:
+        return right && right < count;
+    case 2:
+        return !isnan(summary->bonus) && right > summary->with_bonus;
+    case 3:
+        return summary->uncounted > 0;
+    case 4:
+        return summary->well_formed < count;
+    case 5:
+        return summary->contradicting > 0;
+    case 6:
+        return summary->truncated > 0;
+    default:
+        return true;
+    }
+}
+
+status view_groups_telling(struct view_call *call, size_t most, size_t *indexes, size_t *count) {
+    enum { KINDS = 8 };
+    struct view_source *source = call->source;
+    struct view_groups *groups = &source->groups;
+    struct view_search *search = NULL;
+    struct buf found = {0};
+    bool *taken = NULL;
+    const int64_t steps[2] = {INT64_MIN, INT64_MAX};
+    size_t at[KINDS];
+    status result;
+    *count = 0;
+    do TRY_TO(result, done, view_search_of(call, &search, &found));
+    while (search && (search->low || search->high < groups->count));
+    NEW(&taken, groups->count);
+    for (int kind = 0; kind < KINDS; kind++) at[kind] = groups->count;
+    // One of each kind in turn, the newest first.
+    for (bool more = true; more;) {
+        more = false;
+        for (int kind = 0; kind < KINDS && *count < most; kind++) {
+            bool fits = false;
+            while (at[kind] && !fits) {
+                const size_t i = --at[kind];
+                fits = !taken[i] && view_groups_counts(source, search, i, steps) &&
+                       view_groups_tells(&groups->list[i].summary, kind);
+            }
+            if (!fits) continue;
+            taken[at[kind]] = true;
+            indexes[(*count)++] = at[kind];
+            more = true;
+        }
+    }
+done:
+    free(taken);
+    buf_release(&found);
+    return result;
+}
+
+// ---- /api/map ----
+
+status view_groups_map(struct view_call *call) {
+    enum { MOST_SIZE = 64 }; // right completions that are told apart
+    struct view_source *source = call->source;
+    const struct view_groups *groups = &source->groups;
+    struct view_search *search;
+    struct buf found = {0};
+    int64_t *counts = NULL, columns, steps[2], first = INT64_MAX, last = INT64_MIN;
+    int size = 0;
+    status result;
+    TRY_TO(result, done, view_int_argument(call, "from", 0, INT64_C(1) << 53, INT64_MIN, &steps[0]));
+    TRY_TO(result, done, view_int_argument(call, "to", 0, INT64_C(1) << 53, INT64_MAX, &steps[1]));
+    TRY_TO(result, done, view_int_argument(call, "columns", 1, 2000, 400, &columns));
+    if (call->whole) columns = VIEW_WHOLE_ROWS;
+    TRY_TO(result, done, view_search_of(call, &search, &found));
+    for (size_t i = 0; i < groups->count; i++) {
+        if (groups->list[i].number < 0) continue;
+        const int64_t step = view_groups_step(source, i);
+        if (groups->list[i].summary.completions > size) size = groups->list[i].summary.completions;
+        if (step < steps[0] || step > steps[1] || step < 0) continue;
+        if (step < first) first = step;
+        if (step > last) last = step;
+    }
+    if (size > MOST_SIZE) size = MOST_SIZE;
+    const int64_t span = first <= last ? last - first + 1 : 0;
+    const int64_t width = span ? (span + columns - 1) / columns : 1,
+                  bins = (span + width - 1) / width; // steps of a bin
+    const size_t cells = (size_t)size + 2;
+    NEW(&counts, (size_t)bins * cells);
+    for (size_t i = 0; i < groups->count && bins; i++) {
+        const struct group_summary *summary = &groups->list[i].summary;
+        if (!view_groups_counts(source, search, i, steps)) continue;
+        const int64_t step = view_groups_step(source, i);
+        if (step < first || step > last) continue; // one that no step trained
+        const size_t right = summary->right < size ? summary->right : (size_t)size;
+        counts[(size_t)((step - first) / width) * cells + (isnan(summary->accuracy) ? cells - 1 : right)]++;
+    }
+    buf_printf(&call->out, "{\"size\": %d, \"first\": [", size);
+    for (int64_t i = 0; i < bins; i++) buf_printf(&call->out, "%s%lld", i ? ", " : "", (long long)(first + i * width));
+    buf_puts(&call->out, "], \"step\": [");
+    for (int64_t i = 0; i < bins; i++) {
+        const int64_t end = first + (i + 1) * width - 1;
+        buf_printf(&call->out, "%s%lld", i ? ", " : "", (long long)(end < last ? end : last));
+    }
+    buf_puts(&call->out, "], \"counts\": [");
+    for (int64_t i = 0; i < bins; i++) {
+        for (size_t k = 0; k < cells; k++)
+            buf_printf(&call->out, "%s%lld", k ? ", " : i ? ", [" : "[", (long long)counts[(size_t)i * cells + k]);
+        buf_puts(&call->out, "]");
+    }
+    buf_puts(&call->out, "]}");
+done:
+    buf_release(&found);
+    free(counts);
+    return result;
+}
