@@ -454,7 +454,7 @@ done:
 
 // ---- contact_sheet ----
 
-status contact_sheet_write(const struct frames *frames, const char *path) {
+status contact_sheet_encode(const struct frames *frames, struct buf *out) {
     enum { GAP = 4, WHITE = 255 };
     ffmpeg_clear_error();
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
@@ -491,10 +491,18 @@ status contact_sheet_write(const struct frames *frames, const char *path) {
         result = UNAVAILABLE;
         goto done;
     }
-    result = file_write_atomic(path, packet->data, (size_t)packet->size);
+    buf_append(out, packet->data, (size_t)packet->size);
 done:
     av_packet_free(&packet);
     av_frame_free(&sheet);
     avcodec_free_context(&encoder);
+    return result;
+}
+
+status contact_sheet_write(const struct frames *frames, const char *path) {
+    struct buf png = {0};
+    status result = contact_sheet_encode(frames, &png);
+    if (result == OK) result = file_write_atomic(path, png.data, png.size);
+    buf_release(&png);
     return result;
 }

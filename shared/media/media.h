@@ -32,7 +32,10 @@ status media_decode(struct frames_view *view, const char *path, bool video, cons
 status media_key(char key[FRAME_KEY_SIZE], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store);
 
-// Writes the frames as one PNG, side by side in rows, for a person. UNAVAILABLE when the file cannot be written.
+// Appends the frames as one PNG, side by side in rows, for a person. UNAVAILABLE when FFmpeg cannot encode it.
+status contact_sheet_encode(const struct frames *frames, struct buf *out);
+
+// The same into a file. UNAVAILABLE also when the file cannot be written.
 status contact_sheet_write(const struct frames *frames, const char *path);
 
 // ---- prompts ----

@@ -58,11 +58,29 @@ static double group_summary_at(const struct double_array *values, size_t i) {
     return i < values->count ? values->data[i] : NAN;
 }
 
+static const struct double_array *group_summary_accuracy(const struct group *group) {
+    return group->scores.present ? &group->scores.accuracy : &group->rewards.accuracy;
+}
+
+bool group_completion_marks(const struct group *group, size_t i, unsigned *marks) {
+    const struct rewards *rewards = &group->rewards;
+    const struct consistency *consistency = &group->consistency;
+    const struct double_array *format = group->scores.present ? &group->scores.formatted : &rewards->format;
+    const double accuracy = group_summary_at(group_summary_accuracy(group), i),
+                 verdict = group_summary_at(&consistency->verdict, i),
+                 probability = group_summary_at(&consistency->probability, i);
+    const bool formed = format->count ? group_summary_at(format, i) > 0 : format_matches(group->completions[i].text),
+               contradicts = isnan(verdict) ? probability < 0.5 : verdict == 0;
+    *marks = (accuracy == 1 ? MARK_RIGHT : 0) | (formed ? MARK_WELL_FORMED : 0) |
+             (group_summary_at(&rewards->bonus, i) > 0 ? MARK_BONUS : 0) | (contradicts ? MARK_CONTRADICTS : 0);
+    return !isnan(accuracy);
+}
+
 void group_summary_make(const struct group *group, struct group_summary *out) {
     const struct rewards *rewards = &group->rewards;
     const struct consistency *consistency = &group->consistency;
     const struct reference *reference = &group->reference;
-    const struct double_array *accuracy = group->scores.present ? &group->scores.accuracy : &rewards->accuracy,
+    const struct double_array *accuracy = group_summary_accuracy(group),
                               *format = group->scores.present ? &group->scores.formatted : &rewards->format;
     const size_t count = group->completion_count;
     struct summary_mean length = {0}, surprise = {0}, likelihood = {0}, kl = {0};
@@ -101,11 +119,10 @@ void group_summary_make(const struct group *group, struct group_summary *out) {
         const struct completion *completion = &group->completions[i];
         const double verdict = group_summary_at(&consistency->verdict, i),
                      probability = group_summary_at(&consistency->probability, i);
-        const bool right = group_summary_at(accuracy, i) == 1, bonus = group_summary_at(&rewards->bonus, i) > 0,
-                   formed = format->count ? group_summary_at(format, i) > 0 : format_matches(completion->text),
-                   contradicts = isnan(verdict) ? probability < 0.5 : verdict == 0;
-        const unsigned marks = (right ? MARK_RIGHT : 0) | (formed ? MARK_WELL_FORMED : 0) | (bonus ? MARK_BONUS : 0) |
-                               (contradicts ? MARK_CONTRADICTS : 0);
+        unsigned marks;
+        (void)group_completion_marks(group, i, &marks);
+        const bool right = marks & MARK_RIGHT, formed = marks & MARK_WELL_FORMED, bonus = marks & MARK_BONUS,
+                   contradicts = marks & MARK_CONTRADICTS;
         if (i < SUMMARY_MARKED) out->marks |= (uint64_t)marks << 4 * i;
         out->right += right;
         out->well_formed += formed;

@@ -62,6 +62,9 @@ struct group_summary {
 // Sets *out to the summary of a group.
 void group_summary_make(const struct group *group, struct group_summary *out);
 
+// Sets *marks to what completion i is marked with; returns whether it has an accuracy.
+bool group_completion_marks(const struct group *group, size_t i, unsigned *marks);
+
 // Returns the last stage that the group has passed.
 enum group_state group_state_of(const struct group *group);
 

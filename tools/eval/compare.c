@@ -145,15 +145,6 @@ static status compare_read_method(struct comparison *comparison, const char *ope
 enum compare_what { COMPARE_ACCURACY, COMPARE_CONSISTENCY, COMPARE_WHATS };
 static const char *const compare_names[COMPARE_WHATS] = {"accuracy", "consistency"};
 
-// Returns half the interval of 95 % around the mean of the values, NaN for fewer than two.
-static double compare_half(const double *values, size_t count, double quantile) {
-    long double sum = 0, squares = 0;
-    for (size_t i = 0; i < count; i++) sum += values[i];
-    const long double mean = sum / (long double)count;
-    for (size_t i = 0; i < count; i++) squares += (values[i] - mean) * (values[i] - mean);
-    return count < 2 ? NAN : quantile * sqrt((double)squares / (double)(count - 1) / (double)count);
-}
-
 static bool compare_is_at(const struct comparison *comparison, size_t level, const struct compare_sample *sample) {
     return level + 1 == comparison->level_count ||
            (sample->level.data && !figure_compare_names(sample->level, comparison->levels[level]));
@@ -214,11 +205,11 @@ static void compare_add(struct comparison *comparison, const struct compare_meth
         .level = comparison->levels[level],
         .seeds = method->count,
         .mean = sum / (double)method->count,
-        .seeds_half = compare_half(seeds, method->count,
-                                   degrees < 1                                       ? NAN
-                                   : degrees <= sizeof quantiles / sizeof *quantiles ? quantiles[degrees - 1]
-                                                                                     : 1.96 + 2.45 / (double)degrees),
-        .samples_half = baseline ? compare_half(samples, sample_count, 1.96) : NAN,
+        .seeds_half = figure_half(seeds, method->count,
+                                  degrees < 1                                       ? NAN
+                                  : degrees <= sizeof quantiles / sizeof *quantiles ? quantiles[degrees - 1]
+                                                                                    : 1.96 + 2.45 / (double)degrees),
+        .samples_half = baseline ? figure_half(samples, sample_count, 1.96) : NAN,
     };
     free(seeds);
     free(samples);

@@ -191,13 +191,6 @@ static double eval_mean(const struct eval_counts *counts) {
     return figure_ratio(counts->accuracy + counts->mra, counts->records);
 }
 
-// The bounds of Wilson's interval of 95 % around the share `p` of `n` records; NaN for none.
-static double eval_wilson(double p, size_t n, int side) {
-    const double z = 1.959963984540054, count = (double)n, z2 = z * z / count;
-    const double half = z * sqrt(p * (1 - p) / count + z2 / (4 * count));
-    return n ? fmin(1, fmax(0, (p + z2 / 2 + side * half) / (1 + z2))) : NAN;
-}
-
 // Adds the figures of a file, of a category or of a judge to the table.
 static void eval_put(const struct eval_column *column, const struct eval_counts *counts, struct figure_table *table,
                      size_t index) {
@@ -229,11 +222,11 @@ static void eval_put(const struct eval_column *column, const struct eval_counts 
             {"parsed", FIGURE_COUNT, (double)column->parsed},
             {"formatted", FIGURE_COUNT, (double)column->formatted},
             {"accuracy", FIGURE_INTERVAL, accuracy},
-            {"accuracy_low", FIGURE_HIDDEN, eval_wilson(accuracy, judged, -1)},
-            {"accuracy_high", FIGURE_HIDDEN, eval_wilson(accuracy, judged, 1)},
+            {"accuracy_low", FIGURE_HIDDEN, figure_wilson(accuracy, judged, -1)},
+            {"accuracy_high", FIGURE_HIDDEN, figure_wilson(accuracy, judged, 1)},
             {"letter", FIGURE_INTERVAL, letter},
-            {"letter_low", FIGURE_HIDDEN, eval_wilson(letter, counts->letters, -1)},
-            {"letter_high", FIGURE_HIDDEN, eval_wilson(letter, counts->letters, 1)},
+            {"letter_low", FIGURE_HIDDEN, figure_wilson(letter, counts->letters, -1)},
+            {"letter_high", FIGURE_HIDDEN, figure_wilson(letter, counts->letters, 1)},
             {"mra", FIGURE_SHARE, mra},
             {"mean", FIGURE_SHARE, mean},
             {"macro_mean", FIGURE_SHARE, figure_ratio(sum, categories + (merged_count > 0))},

@@ -20,6 +20,20 @@ double figure_ratio(long double sum, size_t count) {
     return count ? (double)(sum / (long double)count) : NAN;
 }
 
+double figure_wilson(double p, size_t n, int side) {
+    const double z = 1.959963984540054, count = (double)n, z2 = z * z / count;
+    const double half = z * sqrt(p * (1 - p) / count + z2 / (4 * count));
+    return n ? fmin(1, fmax(0, (p + z2 / 2 + side * half) / (1 + z2))) : NAN;
+}
+
+double figure_half(const double *values, size_t count, double quantile) {
+    long double sum = 0, squares = 0;
+    for (size_t i = 0; i < count; i++) sum += values[i];
+    const long double mean = sum / (long double)count;
+    for (size_t i = 0; i < count; i++) squares += (values[i] - mean) * (values[i] - mean);
+    return count < 2 ? NAN : quantile * sqrt((double)squares / (double)(count - 1) / (double)count);
+}
+
 int figure_compare_names(struct string a, struct string b) {
     const size_t size = a.size < b.size ? a.size : b.size;
     const int order = size ? memcmp(a.data, b.data, size) : 0;

@@ -51,6 +51,14 @@ enum figure_output { FIGURE_TEXT, FIGURE_JSON, FIGURE_CSV };
 // Returns the sum divided by the count, NaN where that is 0.
 double figure_ratio(long double sum, size_t count);
 
+// Returns a bound of Wilson's interval of 95 % around the share `p` of `n` records, the lower one for side -1, the
+// upper one for 1; NaN for none.
+double figure_wilson(double p, size_t n, int side);
+
+// Returns half the interval around the mean of the values, NaN for fewer than two. quantile: of the distribution of the
+// mean, 1.96 for 95 % of many values.
+double figure_half(const double *values, size_t count, double quantile);
+
 // Orders strings by their bytes, as strcmp.
 int figure_compare_names(struct string a, struct string b);
 
