@@ -1,0 +1,500 @@
+// The times of the groups: a bar for each stage that had a group, and how busy the stages were.
+//
+// The bars are in the rows of the groups, and reading all rows of a long run takes too long for one request. So where a
+// span has too many groups, its shares are those of windows: the beginning of each piece of the span, as long as can be
+// read. A share of a window is an unbiased one, which that of some of the groups would not be.
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/json.h"
+#include "tools/view/view.h"
+
+enum {
+    MOST_PIECES = 400,
+    LEAST_PIECES = 25, // of a span that is not read whole
+    MOST_READ = 12000, // groups for one answer
+    MOST_BARS = 20000,
+    MOST_EXPORTED = 100000, // bars
+    WINDOW_STEPS = 256,     // lengths of a window that are tried
+    MOST_STAGES = 255,
+};
+
+// A stage that had a group.
+struct trace_bar {
+    size_t group;    // index in the trace's
+    double from, to; // seconds since 1970
+    double waited;   // before it
+    uint8_t stage;
+    uint16_t replica;
+};
+
+struct trace_group {
+    size_t index; // of the source's
+    struct string id;
+};
+
+struct trace_stage {
+    char *name;
+    size_t groups;
+    double *had; // of each group
+    double waited;
+};
+
+// What was read of a span.
+struct view_trace {
+    double start, end; // of the run; NaN without groups
+    double from, to;
+    int pieces;
+    double window;      // share of each piece that was looked at
+    size_t inside;      // groups of the span
+    struct arena arena; // of the groups' ids
+    struct trace_group *groups;
+    size_t group_count;
+    struct trace_bar *bars;
+    size_t bar_count;
+    struct trace_stage stages[MOST_STAGES];
+    size_t stage_count;
+};
+
+static void view_trace_release(struct view_trace *trace) {
+    for (size_t i = 0; i < trace->stage_count; i++) {
+        free(trace->stages[i].name);
+        free(trace->stages[i].had);
+    }
+    free(trace->groups);
+    free(trace->bars);
+    arena_release(&trace->arena);
+    *trace = (struct view_trace){0};
+}
+
+// Whether the group at an index was in the pipeline during the span.
+static bool view_trace_has(const struct view_trace *trace, const struct numbered_summary *group) {
+    return group->number >= 0 && group->summary.issued <= trace->to && group->summary.settled >= trace->from;
+}
+
+// Reads the span that a request asks for, within the times of the run.
+static status view_trace_read_span(struct view_call *call, struct view_trace *trace) {
+    const struct view_groups *groups = &call->source->groups;
+    TRY(view_number_argument(call, "from", &trace->from));
+    TRY(view_number_argument(call, "to", &trace->to));
+    if (trace->from > trace->to) return fail(USAGE, "from is after to");
+    trace->start = trace->end = NAN;
+    for (size_t i = groups->alive; i < groups->count; i++) {
+        if (groups->list[i].number < 0) continue;
+        trace->start = fmin(trace->start, groups->list[i].summary.issued);
+        trace->end = fmax(trace->end, groups->list[i].summary.settled);
+    }
+    trace->from = isnan(trace->from) ? trace->start : fmin(fmax(trace->from, trace->start), trace->end);
+    trace->to = isnan(trace->to) ? trace->end : fmin(fmax(trace->to, trace->start), trace->end);
+    if (isnan(trace->start)) trace->from = trace->to = NAN;
+    return OK;
+}
+
+static double view_trace_width(const struct view_trace *trace) {
+    return (trace->to - trace->from) / trace->pieces;
+}
+
+// Returns from which share of a piece on a window has the group: 0 if the group is under way where a piece begins.
+static double view_trace_reach(const struct view_trace *trace, const struct group_summary *summary) {
+    const double width = view_trace_width(trace), first = fmax(summary->issued, trace->from);
+    const double piece = floor((first - trace->from) / width), behind = (first - trace->from) / width - piece;
+    const bool begins = first <= trace->from || trace->from + (piece + 1) * width <= summary->settled;
+    return begins || behind <= 0 ? 0 : behind;
+}
+
+// Chooses the pieces of the span and the windows in them, so that at most MOST_READ groups are read.
+static void view_trace_choose_windows(struct view_trace *trace, const struct view_groups *groups) {
+    const double milliseconds = (trace->to - trace->from) * 1000;
+    trace->window = 1;
+    trace->pieces = milliseconds < 1 ? 1 : milliseconds < MOST_PIECES ? (int)milliseconds : MOST_PIECES;
+    for (size_t i = groups->alive; i < groups->count; i++) trace->inside += view_trace_has(trace, &groups->list[i]);
+    while (trace->inside > MOST_READ && trace->from < trace->to) {
+        size_t counts[WINDOW_STEPS + 1] = {0}, sum = 0;
+        int steps = 0;
+        for (size_t i = groups->alive; i < groups->count; i++)
+            if (view_trace_has(trace, &groups->list[i]))
+                counts[(int)ceil(view_trace_reach(trace, &groups->list[i].summary) * WINDOW_STEPS)]++;
+        for (sum = counts[0]; steps < WINDOW_STEPS && sum + counts[steps + 1] <= MOST_READ; steps++)
+            sum += counts[steps + 1];
+        trace->window = (double)steps / WINDOW_STEPS;
+        if (steps || trace->pieces <= LEAST_PIECES) break;
+        trace->pieces = trace->pieces / 2 < LEAST_PIECES ? LEAST_PIECES : trace->pieces / 2;
+    }
+    if (trace->window <= 0) trace->window = 1.0 / WINDOW_STEPS; // very many groups at the same time: some more are read
+}
+
+// Returns the index of a stage by its name.
+static size_t view_trace_stage(struct view_trace *trace, struct string name) {
+    size_t at = 0;
+    while (at < trace->stage_count && !string_equals(name, trace->stages[at].name)) at++;
+    if (at < trace->stage_count || at == MOST_STAGES) return at;
+    trace->stages[trace->stage_count++] = (struct trace_stage){.name = mem_strndup(name.data, name.size)};
+    return at;
+}
+
+// Adds the bars of a group from its row.
+static void view_trace_add(struct view_trace *trace, size_t index, const struct group_summary *summary,
+                           const struct group_row *row) {
+    const size_t before = trace->bar_count;
+    bool inside = false;
+    for (size_t i = 0; i < row->count; i++) {
+        const struct row_time *time = &row->times[i];
+        const size_t stage = view_trace_stage(trace, time->stage);
+        const double waited = i ? (double)(time->in - time[-1].out) : 0;
+        if (stage == MOST_STAGES) continue;
+        GROW(&trace->bars, trace->bar_count);
+        struct trace_bar *bar = &trace->bars[trace->bar_count++];
+        *bar = (struct trace_bar){
+            .group = trace->group_count,
+            .from = summary->issued + (double)time->in,
+            .to = summary->issued + (double)time->out,
+            .waited = waited < 0 ? 0 : waited, // the clocks of two machines may differ
+            .stage = (uint8_t)stage,
+            .replica = time->replica,
+        };
+        inside |= bar->from <= trace->to && bar->to >= trace->from;
+    }
+    if (!inside) {
+        trace->bar_count = before;
+        return;
+    }
+    GROW(&trace->groups, trace->group_count);
+    struct trace_group *group = &trace->groups[trace->group_count++];
+    *group = (struct trace_group){.index = index};
+    if (row->id.data) arena_string(&trace->arena, &group->id, row->id.data, row->id.size);
+}
+
+// Reads the groups of the span, or those of its windows. USAGE if there are more than `most` bars.
+static status view_trace_read(struct view_trace *trace, struct view_source *source, size_t most) {
+    struct view_groups *groups = &source->groups;
+    struct buf bytes = {0};
+    status result = OK;
+    for (size_t i = 0; source->pipeline && i < source->pipeline->stage_count; i++)
+        (void)view_trace_stage(trace, string_of(source->pipeline->stages[i].name));
+    for (size_t i = groups->alive; i < groups->count && trace->inside; i++) {
+        struct group_row row;
+        bool found;
+        if (!view_trace_has(trace, &groups->list[i])) continue;
+        if (trace->window < 1 && view_trace_reach(trace, &groups->list[i].summary) > trace->window) continue;
+        TRY_TO(result, done, view_groups_row(groups, i, &row, &bytes, &found));
+        if (found) view_trace_add(trace, i, &groups->list[i].summary, &row);
+        if (trace->bar_count > most)
+            TRY_TO(result, done, fail(USAGE, "the span has more than %zu bars: choose a shorter one", most));
+    }
+done:
+    buf_release(&bytes);
+    return result;
+}
+
+// ---- figures ----
+
+static int view_trace_compare_bars(const void *a, const void *b) {
+    const struct trace_bar *one = a, *two = b;
+    if (one->stage != two->stage) return one->stage < two->stage ? -1 : 1;
+    return (one->from > two->from) - (one->from < two->from);
+}
+
+static int view_trace_compare_numbers(const void *a, const void *b) {
+    const double one = *(const double *)a, two = *(const double *)b;
+    return (one > two) - (one < two);
+}
+
+// Adds the seconds [from, to) to those during which a stage had a group, piece by piece.
+static void view_trace_add_busy(const struct view_trace *trace, double from, double to, double *seconds) {
+    const double width = view_trace_width(trace);
+    if (from < trace->from) from = trace->from;
+    if (to > trace->to) to = trace->to;
+    if (!(from < to)) return;
+    int piece = (int)((from - trace->from) / width);
+    for (; piece < trace->pieces && trace->from + piece * width < to; piece++) {
+        const double begin = trace->from + piece * width, end = begin + trace->window * width;
+        const double first = fmax(begin, from), last = fmin(end, to);
+        if (first < last) seconds[piece] += last - first;
+    }
+}
+
+// Appends a time to the microsecond.
+static void view_trace_print_time(struct buf *out, double time) {
+    view_print(out, round(time * 1e6) / 1e6);
+}
+
+// Appends the shares of each piece. busy[stage] = the mean share. Sorts the bars by stage and begin.
+static void view_trace_print_busy(struct view_trace *trace, double busy[MOST_STAGES], struct buf *out) {
+    const double width = trace->inside ? view_trace_width(trace) : 0;
+    const int pieces = width > 0 ? trace->pieces : 0;
+    const struct trace_bar *bar = trace->bars, *end = bar ? bar + trace->bar_count : NULL;
+    double *seconds;
+    if (trace->bar_count) qsort(trace->bars, trace->bar_count, sizeof *trace->bars, view_trace_compare_bars);
+    buf_puts(out, ", \"busy\": {\"time\": [");
+    for (int i = 0; i < pieces; i++) {
+        if (i) buf_puts(out, ", ");
+        view_trace_print_time(out, trace->from + i * width);
+    }
+    buf_puts(out, "], \"width\": ");
+    view_print(out, width);
+    buf_puts(out, ", \"share\": [");
+    NEW(&seconds, MOST_PIECES);
+    for (size_t stage = 0; stage < trace->stage_count; stage++) {
+        double until = -INFINITY, sum = 0;
+        memset(seconds, 0, MOST_PIECES * sizeof *seconds);
+        for (; bar < end && bar->stage == stage; bar++) {
+            if (pieces && bar->to > until) view_trace_add_busy(trace, fmax(bar->from, until), bar->to, seconds);
+            until = fmax(until, bar->to);
+        }
+        buf_puts(out, stage ? ", [" : "[");
+        for (int i = 0; i < pieces; i++) {
+            const double share = fmin(1, seconds[i] / (trace->window * width));
+            sum += share;
+            if (i) buf_puts(out, ", ");
+            view_print(out, round(share * 10000) / 10000);
+        }
+        buf_puts(out, "]");
+        busy[stage] = pieces ? sum / pieces : NAN;
+    }
+    buf_puts(out, "]}");
+    free(seconds);
+}
+
+// Collects the times of each stage. Of windows only the groups count that begin in one, because one that takes longer
+// is more often under way where a piece begins. Returns how many groups count.
+static size_t view_trace_count(struct view_trace *trace, const struct view_groups *groups) {
+    bool *counts;
+    size_t counted = 0;
+    NEW(&counts, trace->group_count);
+    for (size_t i = 0; i < trace->group_count; i++) {
+        const double issued = groups->list[trace->groups[i].index].summary.issued,
+                     place = (issued - trace->from) / view_trace_width(trace);
+        counts[i] = trace->window >= 1 || (issued >= trace->from && place - floor(place) <= trace->window);
+        counted += counts[i];
+    }
+    for (size_t i = 0; i < trace->bar_count; i++) {
+        const struct trace_bar *bar = &trace->bars[i];
+        struct trace_stage *stage = &trace->stages[bar->stage];
+        if (!counts[bar->group]) continue;
+        GROW(&stage->had, stage->groups);
+        stage->had[stage->groups++] = bar->to - bar->from;
+        stage->waited += bar->waited;
+    }
+    free(counts);
+    return counted;
+}
+
+// Appends a column of the table of stages.
+enum trace_column { TRACE_GROUPS, TRACE_TYPICAL, TRACE_SLOWEST, TRACE_BUSY, TRACE_WAITED, TRACE_HAD, TRACE_COLUMNS };
+static const char *const trace_columns[TRACE_COLUMNS] = {"groups", "typical", "slowest", "busy", "waited", "had"};
+
+static void view_trace_print_stages(struct view_trace *trace, const struct view_groups *groups, const double *busy,
+                                    struct buf *out) {
+    const size_t counted = view_trace_count(trace, groups);
+    buf_puts(out, ", \"stages\": {\"name\": [");
+    for (size_t i = 0; i < trace->stage_count; i++) {
+        struct trace_stage *stage = &trace->stages[i];
+        if (stage->groups) qsort(stage->had, stage->groups, sizeof *stage->had, view_trace_compare_numbers);
+        if (i) buf_puts(out, ", ");
+        view_print_string(out, string_of(stage->name));
+    }
+    for (int column = 0; column < TRACE_COLUMNS; column++) {
+        buf_printf(out, "], \"%s\": [", trace_columns[column]);
+        for (size_t i = 0; i < trace->stage_count; i++) {
+            const struct trace_stage *stage = &trace->stages[i];
+            const double count = (double)stage->groups;
+            double value = NAN, sum = 0;
+            for (size_t k = 0; k < stage->groups; k++) sum += stage->had[k];
+            if (column == TRACE_GROUPS) // of all that the span has, as of those that were read
+                value = trace->window >= 1 ? count
+                        : counted          ? round(count * (double)trace->inside / (double)counted)
+                                           : NAN;
+            else if (column == TRACE_BUSY)
+                value = stage->groups ? busy[i] : NAN;
+            else if (stage->groups)
+                value = column == TRACE_TYPICAL   ? stage->had[stage->groups / 2]
+                        : column == TRACE_SLOWEST ? stage->had[stage->groups - 1]
+                        : column == TRACE_WAITED  ? stage->waited / count
+                                                  : sum / count;
+            if (i) buf_puts(out, ", ");
+            view_trace_print_time(out, value);
+        }
+    }
+    buf_puts(out, "]}");
+    if (trace->window >= 1) return;
+    buf_puts(out, ", \"sampled\": ");
+    view_print(out, trace->window);
+}
+
+// ---- bars ----
+
+// Appends the groups and the bars as columns.
+static void view_trace_print_bars(const struct view_trace *trace, const struct view_source *source, struct buf *out) {
+    const struct numbered_summary *list = source->groups.list;
+    static const char *const columns[] = {"{\"number\": [", "], \"id\": [", "], \"step\": [", "], \"issued\": ["},
+                             *const bars[] = {"{\"stage\": [", "], \"replica\": [", "], \"number\": [",
+                                              "], \"from\": [", "], \"to\": ["};
+    buf_puts(out, ", \"groups\": ");
+    for (int column = 0; column < 4; column++) {
+        buf_puts(out, columns[column]);
+        for (size_t i = 0; i < trace->group_count; i++) {
+            const size_t index = trace->groups[i].index;
+            const int64_t step = view_groups_step(source, index);
+            if (i) buf_puts(out, ", ");
+            if (column == 0)
+                view_print(out, (double)list[index].number);
+            else if (column == 1)
+                view_print_string(out, trace->groups[i].id);
+            else if (column == 2)
+                view_print(out, step < 0 ? NAN : (double)step);
+            else
+                view_trace_print_time(out, list[index].summary.issued);
+        }
+    }
+    buf_puts(out, "]}, \"bars\": ");
+    for (int column = 0; column < 5; column++) {
+        buf_puts(out, bars[column]);
+        for (size_t i = 0; i < trace->bar_count; i++) {
+            const struct trace_bar *bar = &trace->bars[i];
+            if (i) buf_puts(out, ", ");
+            if (column == 0)
+                view_print(out, bar->stage);
+            else if (column == 1)
+                view_print(out, bar->replica ? (double)bar->replica : NAN);
+            else if (column == 2)
+                view_print(out, (double)list[trace->groups[bar->group].index].number);
+            else
+                view_trace_print_time(out, column == 3 ? bar->from : bar->to);
+        }
+    }
+    buf_puts(out, "]}");
+}
+
+status view_trace_show(struct view_call *call) {
+    struct view_trace trace = {0};
+    double busy[MOST_STAGES];
+    struct buf *out = &call->out;
+    status result;
+    TRY_TO(result, done, view_trace_read_span(call, &trace));
+    view_trace_choose_windows(&trace, &call->source->groups);
+    TRY_TO(result, done, view_trace_read(&trace, call->source, SIZE_MAX));
+    const double times[] = {trace.start, trace.end, trace.from, trace.to};
+    static const char *const names[] = {"{\"start\": ", ", \"end\": ", ", \"from\": ", ", \"to\": "};
+    for (int i = 0; i < 4; i++) {
+        buf_puts(out, names[i]);
+        view_trace_print_time(out, times[i]);
+    }
+    view_trace_print_busy(&trace, busy, out);
+    view_trace_print_stages(&trace, &call->source->groups, busy, out);
+    if (trace.window < 1 || trace.bar_count > MOST_BARS)
+        buf_puts(out, ", \"groups\": null, \"bars\": null");
+    else
+        view_trace_print_bars(&trace, call->source, out);
+    buf_puts(out, "}");
+done:
+    view_trace_release(&trace);
+    return result;
+}
+
+// ---- trace_lanes ----
+
+// A row of Perfetto: bars of a replica that do not overlap. Where a replica has several groups at a time, it has
+// several lanes.
+struct trace_lane {
+    uint8_t stage;
+    uint16_t replica;
+    int number;    // among those of the replica, from 1
+    int64_t until; // microseconds
+};
+
+struct trace_lanes {
+    struct trace_lane *list;
+    size_t count;
+};
+
+// Returns the first lane that is free for the bar, and takes it up to `until`.
+static size_t trace_lanes_take(struct trace_lanes *lanes, const struct trace_bar *bar, int64_t from, int64_t until) {
+    int number = 1;
+    for (size_t i = 0; i < lanes->count; i++) {
+        struct trace_lane *lane = &lanes->list[i];
+        if (lane->stage != bar->stage || lane->replica != bar->replica) continue;
+        number++;
+        if (lane->until > from) continue;
+        lane->until = until;
+        return i;
+    }
+    GROW(&lanes->list, lanes->count);
+    lanes->list[lanes->count] = (struct trace_lane){bar->stage, bar->replica, number, until};
+    return lanes->count++;
+}
+
+// Appends the names of the lanes and their order.
+static void trace_lanes_print(const struct trace_lanes *lanes, const struct view_trace *trace, struct buf *out) {
+    for (size_t i = 0; i < lanes->count; i++) {
+        const struct trace_lane *lane = &lanes->list[i];
+        const int number = lane->number < 127 ? lane->number : 127;
+        struct buf name = {0};
+        buf_puts(&name, trace->stages[lane->stage].name);
+        if (lane->replica > 1) buf_printf(&name, "-%d", lane->replica);
+        if (lane->number > 1) buf_printf(&name, " (%d)", lane->number);
+        buf_printf(out, ",\n{\"ph\": \"M\", \"pid\": 1, \"tid\": %zu, \"name\": \"thread_name\", \"args\": {\"name\": ",
+                   i + 1);
+        view_print_string(out, (struct string){name.data, name.size});
+        buf_printf(out,
+                   "}},\n{\"ph\": \"M\", \"pid\": 1, \"tid\": %zu, \"name\": \"thread_sort_index\", \"args\": "
+                   "{\"sort_index\": %d}}",
+                   i + 1, lane->stage << 23 | lane->replica << 7 | number);
+        buf_release(&name);
+    }
+}
+
+// Returns the name under which the trace of a source is saved: in a header, so of plain characters alone.
+static const char *view_trace_file(struct view *view, struct view_source *source) {
+    if (source->trace_file) return source->trace_file;
+    char *name = arena_printf(&view->arena, "%.100s.trace.json", source->name);
+    for (char *at = name; *at; at++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *at)) *at = '_';
+    return source->trace_file = name;
+}
+
+// The span in the Trace Event Format: complete events, in microseconds since the start of the run.
+status view_trace_export(struct view_call *call) {
+    struct view_trace trace = {0};
+    struct trace_lanes lanes = {0};
+    struct buf *out = &call->out;
+    status result;
+    TRY_TO(result, done, view_trace_read_span(call, &trace));
+    trace.window = trace.pieces = 1;
+    for (size_t i = 0; i < call->source->groups.count; i++)
+        trace.inside += view_trace_has(&trace, &call->source->groups.list[i]);
+    TRY_TO(result, done, view_trace_read(&trace, call->source, MOST_EXPORTED));
+    if (trace.bar_count) qsort(trace.bars, trace.bar_count, sizeof *trace.bars, view_trace_compare_bars);
+    buf_puts(out, "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"start\": ");
+    view_print(out, trace.start);
+    buf_puts(out,
+             "}, \"traceEvents\": [\n{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", \"args\": {\"name\": ");
+    view_print_string(out, string_of(call->source->name));
+    buf_puts(out, "}}");
+    for (size_t i = 0; i < trace.bar_count; i++) {
+        const struct trace_bar *bar = &trace.bars[i];
+        const struct trace_group *group = &trace.groups[bar->group];
+        const int64_t from = llround((bar->from - trace.start) * 1e6), to = llround((bar->to - trace.start) * 1e6),
+                      step = view_groups_step(call->source, group->index);
+        const size_t lane = trace_lanes_take(&lanes, bar, from, to > from ? to : from);
+        buf_puts(out, ",\n{\"name\": ");
+        view_print_string(out, group->id.data ? group->id : string_of("?"));
+        buf_puts(out, ", \"cat\": ");
+        view_print_string(out, string_of(trace.stages[bar->stage].name));
+        buf_printf(
+            out, ", \"ph\": \"X\", \"pid\": 1, \"tid\": %zu, \"ts\": %lld, \"dur\": %lld, \"args\": {\"number\": %lld",
+            lane + 1, (long long)from, (long long)(to > from ? to - from : 0),
+            (long long)call->source->groups.list[group->index].number);
+        if (step >= 0) buf_printf(out, ", \"step\": %lld", (long long)step);
+        buf_puts(out, "}}");
+    }
+    trace_lanes_print(&lanes, &trace, out);
+    buf_puts(out, "\n]}\n");
+    call->file_name = view_trace_file(call->view, call->source);
+done:
+    free(lanes.list);
+    view_trace_release(&trace);
+    return result;
+}
