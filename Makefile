@@ -132,6 +132,8 @@ $(BUILD)/tests/unit/difference: $(BUILD)/tools/groups/difference.o
 
 $(BUILD)/tests/unit/service: $(BUILD)/tools/run/service.o
 
+$(BUILD)/tests/unit/view_parts: $(addprefix $(BUILD)/tools/,groups/condition.o subcommand.o eval/figures.o) $(addprefix $(BUILD)/tools/view/,token_cuts.o view_call.o view_groups.o view_group.o view_compare.o view_trace.o)
+
 $(BUILD)/tests/unit/world: $(addprefix $(BUILD)/tools/miniature/,world.o picture.o)
 
 $(BUILD)/tests/unit/event_file: $(BUILD)/stages/optim/event_file.o
