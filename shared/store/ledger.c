@@ -227,13 +227,17 @@ status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
 
 // ---- reading ----
 
-status ledger_each(struct ledger *ledger, status (*visit)(void *context, const struct ledger_entry *entry),
-                   void *context) {
+status ledger_each_from(struct ledger *ledger, int64_t seq,
+                        status (*visit)(void *context, const struct ledger_entry *entry), void *context) {
     struct lmdb_txn *txn;
     struct lmdb_cursor cursor;
+    uint8_t first[LMDB_NUMBER_SIZE];
+    assert(seq >= 0);
+    lmdb_number_write(first, seq);
     TRY(ledger_flush(ledger));
     TRY(lmdb_txn_begin_read(ledger->env, &txn));
     status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES);
+    if (result == OK) result = lmdb_cursor_seek(&cursor, (struct lmdb_val){first, sizeof first});
     while (result == OK && cursor.key.data) {
         struct ledger_entry entry;
         if (cursor.key.size != LMDB_NUMBER_SIZE)
@@ -247,6 +251,40 @@ status ledger_each(struct ledger *ledger, status (*visit)(void *context, const s
     lmdb_cursor_release(&cursor);
     lmdb_txn_end(&txn);
     return result == END ? OK : result;
+}
+
+status ledger_each(struct ledger *ledger, status (*visit)(void *context, const struct ledger_entry *entry),
+                   void *context) {
+    return ledger_each_from(ledger, 0, visit, context);
+}
+
+// *changed = when an entry was changed, 0 if there is none.
+static status ledger_read_changed(struct ledger *ledger, int64_t seq, double *changed) {
+    uint8_t number[LMDB_NUMBER_SIZE];
+    struct buf value = {0};
+    struct ledger_entry entry = {0};
+    bool found;
+    lmdb_number_write(number, seq);
+    status result = lmdb_env_get(ledger->env, DBI_ENTRIES, (struct lmdb_val){number, sizeof number}, &value, &found);
+    if (result == OK && found && ledger_decode((struct lmdb_val){value.data, value.size}, seq, &entry) != OK)
+        result = lmdb_env_fail_damaged(ledger->env, fail_text());
+    *changed = entry.changed;
+    buf_release(&value);
+    return result;
+}
+
+status ledger_refresh(struct ledger *ledger, int64_t *first) {
+    double changed = 0;
+    // A settled entry is not changed, but removed with all that follow.
+    if (ledger->settled > 0) TRY(ledger_read_changed(ledger, ledger->settled - 1, &changed));
+    const int64_t from = *first = changed == ledger->read_changed ? ledger->settled : 0;
+    for (int64_t seq = from; seq < (int64_t)ledger->size; seq++)
+        TRY(ledger_set_state(ledger, &(struct ledger_entry){.seq = seq, .state = LEDGER_NEW}));
+    ledger->size = (size_t)from;
+    ledger->settled = ledger->next_unissued = from;
+    TRY(ledger_each_from(ledger, from, ledger_set_state, ledger));
+    ledger->settled_on_disk = ledger->settled;
+    return ledger->settled > 0 ? ledger_read_changed(ledger, ledger->settled - 1, &ledger->read_changed) : OK;
 }
 
 // ---- opening ----
@@ -335,6 +373,30 @@ status ledger_open(struct ledger **out, const char *path, const struct ledger_co
     memcpy(&ledger->issue_number, value.data, value.size);
     TRY_TO(result, done, ledger_each(ledger, ledger_set_state, ledger));
     ledger->settled_on_disk = ledger->settled;
+    *out = ledger;
+    ledger = NULL;
+done:
+    buf_release(&value);
+    ledger_close(&ledger);
+    return result;
+}
+
+status ledger_open_read_only(struct ledger **out, const char *path) {
+    const struct lmdb_options options = {.read_only = true};
+    const struct lmdb_val key = {"meta", 4};
+    struct ledger *ledger;
+    struct ledger_meta stored = {0};
+    struct buf value = {0};
+    int64_t first;
+    bool found;
+    status result;
+    *out = NULL;
+    NEW(&ledger, 1);
+    TRY_TO(result, done, lmdb_env_open(&ledger->env, path, ledger_dbis, &options));
+    TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &value, &found));
+    if (value.size == sizeof stored) memcpy(&stored, value.data, sizeof stored);
+    if (stored.format != LEDGER_FORMAT) TRY_TO(result, done, fail(DATAERR, "%s: not a ledger of this version", path));
+    TRY_TO(result, done, ledger_refresh(ledger, &first));
     *out = ledger;
     ledger = NULL;
 done:

@@ -51,8 +51,9 @@ struct ledger {
     struct lmdb_env *env;
     uint8_t *states; // [size], a ledger_state for each seq
     size_t size, capacity;
-    struct buf changes; // not written yet: a ledger_change and its strings each
-    double flushed_at;  // as of ledger_tick
+    struct buf changes;  // not written yet: a ledger_change and its strings each
+    double flushed_at;   // as of ledger_tick
+    double read_changed; // when the entry below `settled` was changed, as of ledger_refresh
 };
 
 struct ledger_entry {
@@ -82,6 +83,15 @@ const char *ledger_path(struct arena *arena, const char *run_dir, const char *st
 // UNAVAILABLE when the disk
 // fails. The caller closes it with ledger_close.
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config);
+
+// Opens an existing ledger to read it, with whatever ledger_config it was written, also while its owner writes. Only
+// ledger_refresh, ledger_state_of, ledger_each, ledger_each_from and ledger_close may be called with it. DATAERR when
+// the file is missing or is no ledger of this version; UNAVAILABLE when it cannot be read.
+status ledger_open_read_only(struct ledger **out, const char *path);
+
+// Takes over what the owner of a ledger that was opened to be read has written since. *first is the lowest seq whose
+// entry may be another one than before: what lies below it is settled and stays as it is. UNAVAILABLE, DATAERR.
+status ledger_refresh(struct ledger *ledger, int64_t *first);
 
 // Compares a hash of all settings of the run with that of the last call, and keeps it. If it differs, what the ledger
 // has was done with other settings: *changed is set, all groups are forgotten, and the issue number rises. UNAVAILABLE
@@ -118,3 +128,7 @@ status ledger_tick(struct ledger *ledger, double now);
 // the iteration with OK, any other failure is returned. DATAERR when an entry is damaged.
 status ledger_each(struct ledger *ledger, status (*visit)(void *context, const struct ledger_entry *entry),
                    void *context);
+
+// The same for the entries from a seq on, which is not negative.
+status ledger_each_from(struct ledger *ledger, int64_t seq,
+                        status (*visit)(void *context, const struct ledger_entry *entry), void *context);

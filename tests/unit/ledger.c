@@ -268,6 +268,59 @@ TEST(other_data_is_refused) {
     assert_null(ledger);
 }
 
+// Counts the quarantined groups from where the reader has to look again.
+static status count_quarantined(void *context, const struct ledger_entry *entry) {
+    if (entry->state == LEDGER_QUARANTINED) ++*(int *)context;
+    return OK;
+}
+
+TEST(who_only_reads_sees_what_the_owner_writes_and_takes_back) {
+    char other[96];
+    int64_t first = -1;
+    int quarantined = 0;
+    SCOPED(struct ledger *, ledger_close) ledger = NULL;
+    SCOPED(struct ledger *, ledger_close) reader = NULL;
+    snprintf(other, sizeof other, "%s/read.lmdb", dir);
+    assert_int_equal(ledger_open_read_only(&reader, other), DATAERR);
+    assert_null(reader);
+    assert_false(path_exists(other));
+    MUST(ledger_open(&ledger, other, &config));
+    MUST(ledger_open_read_only(&reader, other));
+    assert_int_equal(reader->settled + reader->counts[LEDGER_IN_FLIGHT], 0);
+
+    for (int i = 0; i < 6; i++) MUST(ledger_issue(ledger, i, "g"));
+    for (int i = 0; i < 4; i++) settle(ledger, i, i == 1 ? LEDGER_QUARANTINED : LEDGER_TRAINED, 1);
+    MUST(ledger_refresh(reader, &first));
+    assert_int_equal(reader->settled, 0); // it is not on the disk yet
+    MUST(ledger_flush(ledger));
+    MUST(ledger_refresh(reader, &first));
+    assert_int_equal(first, 0);
+    assert_int_equal(reader->settled, 4);
+    assert_int_equal(reader->counts[LEDGER_TRAINED], 3);
+    assert_int_equal(reader->counts[LEDGER_QUARANTINED], 1);
+    assert_int_equal(reader->counts[LEDGER_IN_FLIGHT], 2);
+
+    settle(ledger, 5, LEDGER_QUARANTINED, -1);
+    MUST(ledger_flush(ledger));
+    MUST(ledger_refresh(reader, &first));
+    assert_int_equal(first, 4); // the settled ones are not read again
+    MUST(ledger_each_from(reader, first, count_quarantined, &quarantined));
+    assert_int_equal(quarantined, 1);
+    assert_int_equal(ledger_state_of(reader, 5), LEDGER_QUARANTINED);
+
+    // Optim goes back, and as many groups are settled as before when somebody looks again.
+    MUST(ledger_rewind_to(ledger, 2));
+    for (int i = 2; i < 4; i++) MUST(ledger_issue(ledger, i, "again"));
+    for (int i = 2; i < 4; i++) settle(ledger, i, i == 2 ? LEDGER_QUARANTINED : LEDGER_TRAINED, 2);
+    MUST(ledger_flush(ledger));
+    MUST(ledger_refresh(reader, &first));
+    assert_int_equal(first, 0);
+    assert_int_equal(reader->settled, 4);
+    assert_int_equal(ledger_state_of(reader, 2), LEDGER_QUARANTINED);
+    assert_int_equal(ledger_state_of(reader, 4), LEDGER_NEW);
+    assert_int_equal(reader->counts[LEDGER_IN_FLIGHT], 0);
+}
+
 TEST(a_key_of_another_size_is_refused) {
     static const char *const dbis[] = {"groups", NULL};
     char damaged[96];
