@@ -232,7 +232,10 @@ TEST(a_slow_group_is_said_once_and_when_its_age_has_doubled) {
         report(run_status, ROLLOUT_2, &now, 400 + age);
         assert_string_equal(warning(run_status, 400 + age), "");
     }
+    assert_false(run_status_is_slow(run_status, ROLLOUT_2, 600));
     assert_string_equal(warning(run_status, 602), "rollout-2 has had group 17 for 3:22 (typical 0:40)");
+    assert_true(run_status_is_slow(run_status, ROLLOUT_2, 602)); // also when it was said
+    assert_false(run_status_is_slow(run_status, ROLLOUT, 602));
     assert_string_equal(warning(run_status, 803), "");
     assert_string_equal(warning(run_status, 804),
                         "rollout-2 has had group 17 for 6:44 (typical 0:40)"); // silent, too

@@ -321,13 +321,20 @@ void run_status_summary(const struct run_status *run_status, double now, struct 
         out->left = (double)(source->report.total - out->settled) / rate;
 }
 
+bool run_status_is_slow(const struct run_status *run_status, size_t index, double now) {
+    const struct row *row = &run_status->rows[index];
+    struct replica_status replica;
+    if (!row->known || row->report.oldest_age + now - row->reported <= SLOW_SECONDS) return false;
+    run_status_replica(run_status, index, now, &replica);
+    const double bound = replica.typical < 0 ? SLOW_UNKNOWN_SECONDS : SLOW_TIMES * replica.typical;
+    return run_status_is_at_work(&replica) && replica.oldest_age > bound;
+}
+
 bool run_status_find_slow(struct run_status *run_status, double now, struct replica_status *out) {
     for (size_t i = 0; i < run_status->count; i++) {
         struct row *row = &run_status->rows[i];
-        if (!row->known || row->report.oldest_age + now - row->reported <= SLOW_SECONDS) continue;
+        if (!run_status_is_slow(run_status, i, now)) continue;
         run_status_replica(run_status, i, now, out);
-        const double bound = out->typical < 0 ? SLOW_UNKNOWN_SECONDS : SLOW_TIMES * out->typical;
-        if (!run_status_is_at_work(out) || out->oldest_age <= bound) continue;
         if (row->slow_seq == row->report.oldest_seq && out->oldest_age < 2 * row->slow_age) continue;
         row->slow_seq = row->report.oldest_seq;
         row->slow_age = out->oldest_age;

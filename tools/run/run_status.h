@@ -80,8 +80,11 @@ void run_status_replica(const struct run_status *run_status, size_t index, doubl
 // Sets *out to the state of the run.
 void run_status_summary(const struct run_status *run_status, double now, struct run_summary *out);
 
-// Finds a replica that has been at work on its oldest group for more than 30 s and five times as long as is typical of
-// it (300 s if that is unknown), and sets *out to it. It is found once for each group, and again whenever the age has
+// Returns whether the replica at `index` has been at work on its oldest group for more than 30 s and five times as long
+// as is typical of it (300 s if that is unknown).
+bool run_status_is_slow(const struct run_status *run_status, size_t index, double now);
+
+// Finds a replica that is slow, and sets *out to it. It is found once for each group, and again whenever the age has
 // doubled. Returns false if there is none.
 bool run_status_find_slow(struct run_status *run_status, double now, struct replica_status *out);
 
