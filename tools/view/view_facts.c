@@ -1,0 +1,237 @@
+// What is kept of each source, read from the files of its run, each time only what is new; and how far the run is. What
+// cannot be read is missing, and /api/run says so.
+#include "tools/view/view_run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+
+// ---- what is kept ----
+
+struct view_facts *view_run_facts(const struct view_call *call) {
+    return &view_live_get(call->view)->facts[call->source - call->view->sources];
+}
+
+struct pipeline *view_run_pipeline(const struct view_call *call) {
+    const struct view_live *live = view_live_get(call->view);
+    return call->source == call->view->sources && live->pipeline ? live->pipeline : call->source->pipeline;
+}
+
+static void view_quarantine_truncate(struct view_quarantine *quarantine, size_t count) {
+    for (size_t i = count; i < quarantine->count; i++) free(quarantine->list[i].id);
+    quarantine->count = count;
+}
+
+void view_run_facts_release(struct view_facts *facts) {
+    metric_table_release(&facts->metrics);
+    run_events_release(&facts->events);
+    ledger_close(&facts->ledger);
+    view_quarantine_truncate(&facts->quarantine, 0);
+    free(facts->quarantine.list);
+    free(facts->ledger_why);
+    *facts = (struct view_facts){0};
+}
+
+bool view_replica_next(struct view_replica *replica) {
+    const struct pipeline *pipeline = replica->pipeline;
+    if (!pipeline) return false;
+    if (!replica->stage) replica->stage = pipeline->stages;
+    if (replica->number == replica->stage->replicas * (int)pipeline_stage_machine_count(replica->stage)) {
+        replica->stage++;
+        replica->number = 0;
+    }
+    if (replica->stage == pipeline->stages + pipeline->stage_count) return false;
+    const size_t machine = (size_t)(replica->number++ / replica->stage->replicas);
+    replica->machine = pipeline->machine_count > 1 ? pipeline_stage_machine(replica->stage, machine) : -1;
+    if (replica->number > 1)
+        snprintf(replica->name, sizeof replica->name, "%s-%d", replica->stage->name, replica->number);
+    else
+        snprintf(replica->name, sizeof replica->name, "%s", replica->stage->name);
+    return true;
+}
+
+// ---- the ledger ----
+
+// Opens the run's ledger, if it can be read, and takes over what is new. *first: from which seq on.
+static status view_run_open_ledger(struct view_facts *facts, const struct pipeline *pipeline, int64_t *first) {
+    static const double pause = 5; // seconds between two tries
+    struct arena arena = {0};
+    struct stat info;
+    status result = OK;
+    const char *path = ledger_path(&arena, pipeline->run, pipeline_value(&pipeline->stages[0], "store"));
+    const bool found = !stat(path, &info);
+    const bool same =
+        found && facts->ledger_inode == (uint64_t)info.st_ino && facts->ledger_device == (uint64_t)info.st_dev;
+    if (!same || !facts->ledger) *first = 0;
+    if (!same) ledger_close(&facts->ledger);
+    if (same && !facts->ledger && clock_monotonic() - facts->ledger_tried < pause) goto done;
+    free(facts->ledger_why);
+    facts->ledger_why = NULL;
+    if (!found) goto done;
+    facts->ledger_inode = (uint64_t)info.st_ino;
+    facts->ledger_device = (uint64_t)info.st_dev;
+    if (facts->ledger)
+        result = ledger_refresh(facts->ledger, first);
+    else
+        result = ledger_open_read_only(&facts->ledger, path);
+    if (result == OK) goto done;
+    facts->ledger_why = mem_strdup(fail_text());
+    facts->ledger_tried = clock_monotonic();
+    ledger_close(&facts->ledger);
+done:
+    arena_release(&arena);
+    return result;
+}
+
+static void view_quarantine_add(struct view_quarantine *quarantine, int64_t at, const char *id, const char *stage,
+                                const char *reason) {
+    struct buf strings = {0}, plain = {0};
+    quarantine_reason(reason, &plain);
+    buf_append(&strings, id, strlen(id) + 1);
+    buf_append(&strings, stage, strlen(stage) + 1);
+    buf_append(&strings, plain.data ? plain.data : "", plain.size + 1);
+    buf_release(&plain);
+    GROW(&quarantine->list, quarantine->count);
+    struct quarantined *added = &quarantine->list[quarantine->count++];
+    *added = (struct quarantined){.at = at, .id = strings.data};
+    added->stage = added->id + strlen(added->id) + 1;
+    added->reason = added->stage + strlen(added->stage) + 1;
+}
+
+static status view_quarantine_visit(void *context, const struct ledger_entry *entry) {
+    if (entry->state == LEDGER_QUARANTINED)
+        view_quarantine_add(context, entry->seq, entry->id, entry->stage, entry->reason);
+    return OK;
+}
+
+// Takes over what the ledger has from a seq on.
+static status view_quarantine_read_ledger(struct view_facts *facts, int64_t first) {
+    struct view_quarantine *quarantine = &facts->quarantine;
+    size_t kept = quarantine->of_ledger ? quarantine->count : 0;
+    if (!quarantine->of_ledger) first = 0;
+    while (kept && quarantine->list[kept - 1].at >= first) kept--;
+    view_quarantine_truncate(quarantine, kept);
+    quarantine->of_ledger = true;
+    return ledger_each_from(facts->ledger, first, view_quarantine_visit, quarantine);
+}
+
+status view_quarantine_read_store(struct view_facts *facts, struct view_groups *groups) {
+    struct view_quarantine *quarantine = &facts->quarantine;
+    if (quarantine->of_ledger || quarantine->next > (int64_t)groups->count) {
+        view_quarantine_truncate(quarantine, 0);
+        quarantine->next = 0;
+        quarantine->of_ledger = false;
+    }
+    for (; quarantine->next < (int64_t)groups->count; quarantine->next++) {
+        const struct numbered_summary *summary = &groups->list[quarantine->next];
+        struct group *group;
+        if (summary->number < 0 || summary->summary.state != GROUP_QUARANTINED) continue;
+        TRY(view_groups_get(groups, (size_t)quarantine->next, &group));
+        if (!group) continue;
+        const struct string stage = group->quarantine.stage, reason = group->quarantine.reason;
+        view_quarantine_add(quarantine, quarantine->next, group->id.data, stage.data ? stage.data : "",
+                            reason.data ? reason.data : "");
+        group_free(&group);
+    }
+    return OK;
+}
+
+// ---- how far it is ----
+
+void view_run_refresh(struct view_call *call) {
+    struct view_facts *facts = view_run_facts(call);
+    const struct pipeline *pipeline = view_run_pipeline(call);
+    struct arena arena = {0};
+    int64_t own = 0, first = 0;
+    if (!pipeline) return;
+    (void)metric_table_read(&facts->metrics, path_join(&arena, pipeline->run, "metrics.jsonl"));
+    (void)run_events_read(&facts->events, pipeline,
+                          call->source == call->view->sources ? &view_live_get(call->view)->seq : &own);
+    (void)view_run_open_ledger(facts, pipeline, &first);
+    if (facts->ledger) (void)view_quarantine_read_ledger(facts, first);
+    arena_release(&arena);
+}
+
+// Finds when the first group was issued and the last one settled.
+static void view_run_find_span(struct view_facts *facts, const struct view_groups *groups) {
+    if (!facts->span_next || facts->span_next > groups->count) {
+        facts->span_next = 0;
+        facts->first_issued = facts->last_settled = NAN;
+    }
+    for (; facts->span_next < groups->count; facts->span_next++) {
+        const struct group_summary *summary = &groups->list[facts->span_next].summary;
+        facts->first_issued = fmin(facts->first_issued, summary->issued);
+        facts->last_settled = fmax(facts->last_settled, summary->settled);
+    }
+}
+
+// Sets what the supervisor's reports say.
+static void view_progress_reported(const struct view_live *live, struct view_progress *progress) {
+    struct run_summary run;
+    run_status_summary(live->run_status, clock_monotonic(), &run);
+    if (!run.source) return;
+    if (run.trains) progress->step = (double)run.source->step;
+    progress->done = (double)run.settled;
+    progress->total = (double)run.source->total;
+    progress->rate = run.rate;
+    progress->left = run.left >= 0 ? run.left : NAN;
+    progress->in_flight = (double)run.source->held;
+    progress->reissued = (double)run.source->reissued;
+    progress->quarantined = (double)run.source->run_quarantined;
+}
+
+// Sets what the files of a run say that nobody reports on.
+static void view_progress_counted(const struct view_facts *facts, const struct pipeline *pipeline,
+                                  struct view_progress *progress) {
+    const struct run_counters *counters = &progress->counters;
+    const struct metric_table *metrics = &facts->metrics;
+    const struct ledger *ledger = facts->ledger;
+    if (pipeline_optim(pipeline))
+        progress->step = metrics->count ? (double)metrics->steps[metrics->count - 1] : counters->step;
+    progress->reissued = counters->reissued;
+    progress->done = counters->done + counters->quarantined + counters->unused;
+    progress->in_flight = counters->in_flight;
+    progress->quarantined = counters->quarantined;
+    progress->total = progress->done + counters->in_flight + counters->unissued;
+    if (ledger) { // which is not as old
+        const int64_t *counts = ledger->counts;
+        progress->quarantined = (double)counts[LEDGER_QUARANTINED];
+        progress->in_flight = (double)counts[LEDGER_IN_FLIGHT];
+        progress->done = (double)(counts[LEDGER_TRAINED] + counts[LEDGER_QUARANTINED] + counts[LEDGER_UNUSED]);
+    }
+    const bool settled = progress->done >= progress->total; // not if one of them is unknown
+    progress->state = settled || facts->events.done ? "finished" : "not active";
+    const double seconds = progress->end - progress->start;
+    if (seconds > 0) progress->rate = progress->done / seconds;
+}
+
+void view_run_progress(struct view_call *call, struct view_progress *out) {
+    struct view_facts *facts = view_run_facts(call);
+    const struct run_events *events = &facts->events;
+    const struct view_groups *groups = &call->source->groups;
+    const struct pipeline *pipeline = view_run_pipeline(call);
+    *out = (struct view_progress){NULL, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, {0}};
+    if (!pipeline) {
+        out->done = out->total = (double)groups->total;
+        return;
+    }
+    view_run_find_span(facts, groups);
+    out->start = fmin(facts->first_issued, events->start_count ? events->starts[0] : NAN);
+    out->end = fmax(facts->last_settled, events->start_count ? events->last : NAN);
+    if (view_live_answers(call)) {
+        out->state = "running";
+        view_progress_reported(call->view->live, out);
+        return;
+    }
+    if (run_counters_read(&out->counters, pipeline) != OK) run_counters_parse(&out->counters, "");
+    view_progress_counted(facts, pipeline, out);
+}
+
+void view_run_progress_release(struct view_progress *progress) {
+    run_counters_release(&progress->counters);
+}
