@@ -106,6 +106,19 @@ $(BUILD)/bin/caravan-$(1): $(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(1)/*.
 endef
 $(foreach stage,$(STAGES),$(eval $(call stage_rule,$(stage))))
 
+# The files of the page of a run, which are part of the program; its scripts are one.
+VIEW_FILES := $(addprefix $(BUILD)/tools/view/,index.html view.css view.js)
+$(BUILD)/tools/view/view.js: $(wildcard tools/view/*.js)
+	@mkdir -p $(@D)
+	$(call say,CAT)cat $^ > $@
+
+$(BUILD)/tools/view/index.html $(BUILD)/tools/view/view.css: $(BUILD)/%: %
+	@mkdir -p $(@D)
+	@cp $< $@
+
+$(BUILD)/tools/view/view.o: CPPFLAGS += -DVIEW_DIR='"$(BUILD)/tools/view"'
+$(BUILD)/tools/view/view.o: $(VIEW_FILES)
+
 # Only what serves HTTP is linked with libmicrohttpd.
 $(BUILD)/bin/caravan $(BUILD)/tests/unit/http: LDLIBS += -lmicrohttpd
 

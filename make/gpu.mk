@@ -27,7 +27,7 @@ $(PACK)/bin/model_bits: LDFLAGS += -Wl,--wrap=backend_open
 $(eval $(call pack_rule,bench,$(GPU_BENCH_OBJECTS)))
 $(eval $(call pack_rule,model_bench,$(BUILD)/tests/bench/model_bench.o))
 $(eval $(call pack_rule,questions,$(BUILD)/tests/gpu/questions.o))
-$(eval $(call pack_rule,caravan,$(patsubst %.c,$(BUILD)/%.o,$(filter-out tools/demo/clip_writer.c,$(TOOL_SOURCES)))))
+$(eval $(call pack_rule,caravan,$(patsubst %.c,$(BUILD)/%.o,$(filter-out tools/demo/clip_writer.c,$(TOOL_SOURCES))),-lmicrohttpd))
 $(eval $(call pack_rule,harness,$(OPS_SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/tests/support/guarded.o,-lcmocka))
 
 .PHONY: gpu-pack gpu-pack-programs gpu-check gpu-bench

@@ -44,6 +44,7 @@ const struct subcommand subcommands[] = {
      .pipeline = PIPELINE_OR_RUN},
     {"train-consistency", train_consistency_main, &train_consistency_table,
      "train a model that says whether thinking supports an answer", .most = 0},
+    {"view", view_main, &view_table, "show a run as a page in a browser", .least = 1, .most = INT_MAX},
     {0},
 };
 

@@ -700,20 +700,6 @@ static status view_groups_parse_steps(const char *text, int64_t steps[2]) {
     return OK;
 }
 
-// Appends the marks of a group's first completions.
-static void view_groups_print_marks(struct buf *out, const struct group_summary *summary) {
-    const bool scored = !isnan(summary->accuracy);
-    buf_puts(out, "[");
-    for (int i = 0; i < summary->completions && i < SUMMARY_MARKED; i++) {
-        if (i) buf_puts(out, ", ");
-        if (scored)
-            buf_printf(out, "%u", (unsigned)(summary->marks >> 4 * i & 15));
-        else
-            buf_puts(out, "null");
-    }
-    buf_puts(out, "]");
-}
-
 // Appends the rows at keys[0..count) as columns. A group that was removed meanwhile has a row without texts.
 static status view_groups_print_rows(struct view_call *call, const struct view_key *keys, size_t count) {
     static const char *const texts[] = {"id", "sample", "question"};
@@ -745,7 +731,7 @@ static status view_groups_print_rows(struct view_call *call, const struct view_k
     buf_puts(out, "], \"marks\": [");
     for (size_t i = 0; i < count; i++) {
         if (i) buf_puts(out, ", ");
-        view_groups_print_marks(out, &source->groups.list[keys[i].index].summary);
+        view_print_marks(out, &source->groups.list[keys[i].index].summary);
     }
     buf_puts(out, "]");
     for (int figure = 0; figure < VIEW_FIGURES; figure++) {
