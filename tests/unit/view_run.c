@@ -50,6 +50,12 @@ TEST(a_bin_has_the_last_lowest_highest_and_mean_number) {
     expect(&table, 3, 4, 400,
            "{\"step\": [3, 4], \"first\": [3, 4], "
            "\"a\": {\"last\": [null, 3], \"min\": [null, 3], \"max\": [null, 3], \"mean\": [null, 3]}}");
+    double none[] = {NAN, NAN, NAN, NAN, NAN};
+    const struct metric_column more = {"added", none};
+    SCOPED(struct buf, buf_release) out = {0};
+    metric_table_print(&table, 5, 5, 400, &more, 1, &out);
+    assert_string_equal(out.data, "{\"step\": [5], \"first\": [5], \"added\": "
+                                  "{\"last\": [null], \"min\": [null], \"max\": [null], \"mean\": [null]}}");
     expect(&table, 6, 9, 400, "{\"step\": [], \"first\": []}");
     expect(&table, 4, 3, 400, "{\"step\": [], \"first\": []}");
 }

@@ -164,9 +164,6 @@ static size_t metric_bin_begin(const struct metric_bins *bins, size_t i) {
 
 static void metric_table_print_column(const struct metric_column *column, const struct metric_bins *bins,
                                       struct buf *out) {
-    bool any = false;
-    for (size_t i = 0; i < bins->count && !any; i++) any = isfinite(column->values[bins->first + i]);
-    if (!any) return;
     buf_puts(out, ", ");
     run_print_string(out, column->name);
     for (int figure = 0; figure < METRIC_FIGURES; figure++) {
@@ -178,6 +175,12 @@ static void metric_table_print_column(const struct metric_column *column, const 
         }
     }
     buf_puts(out, "]}");
+}
+
+static bool metric_table_has_number(const struct metric_column *column, const struct metric_bins *bins) {
+    for (size_t i = 0; i < bins->count; i++)
+        if (isfinite(column->values[bins->first + i])) return true;
+    return false;
 }
 
 void metric_table_print(const struct metric_table *table, int64_t from, int64_t to, size_t points,
@@ -194,7 +197,9 @@ void metric_table_print(const struct metric_table *table, int64_t from, int64_t 
         }
     }
     buf_puts(out, "]");
-    for (size_t i = 0; i < table->column_count; i++) metric_table_print_column(&table->columns[i], &bins, out);
+    for (size_t i = 0; i < table->column_count; i++)
+        if (metric_table_has_number(&table->columns[i], &bins))
+            metric_table_print_column(&table->columns[i], &bins, out);
     for (size_t i = 0; i < more_count; i++) metric_table_print_column(&more[i], &bins, out);
     buf_puts(out, "}");
 }

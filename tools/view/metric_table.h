@@ -43,8 +43,8 @@ const double *metric_table_find(const struct metric_table *table, const char *na
 // Returns the first row with a step of at least `step`, table->count if there is none.
 size_t metric_table_row(const struct metric_table *table, int64_t step);
 
-// Appends the rows of the steps from `from` to `to` as a JSON object of columns, and behind those of the table `more`,
-// which have as many rows; a column without a number is left out. Above `points` rows each of as many bins has the
-// first and the last step, the last number, the lowest, the highest and the mean.
+// Appends the rows of the steps from `from` to `to` as a JSON object of columns: those of the table that have a number
+// there, and behind them all of `more`, which have as many rows as the table. Above `points` rows each of as many bins
+// has the first and the last step, the last number, the lowest, the highest and the mean.
 void metric_table_print(const struct metric_table *table, int64_t from, int64_t to, size_t points,
                         const struct metric_column *more, size_t more_count, struct buf *out);
