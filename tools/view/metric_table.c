@@ -138,19 +138,22 @@ enum metric_figure { METRIC_LAST, METRIC_MIN, METRIC_MAX, METRIC_MEAN, METRIC_FI
 
 static const char *const metric_figures[METRIC_FIGURES] = {"last", "min", "max", "mean"};
 
-// Returns a figure of values[0..count), NaN if none of them is a number.
-static double metric_figure(const double *values, size_t count, enum metric_figure figure) {
-    double result = NAN, sum = 0;
+// Sets the figures of values[0..count), NaN if none of them is a number.
+static void metric_figures_of(const double *values, size_t count, double figures[METRIC_FIGURES]) {
+    double sum = 0, last = NAN, low = INFINITY, high = -INFINITY;
     size_t known = 0;
     for (size_t i = 0; i < count; i++) {
         if (!isfinite(values[i])) continue;
-        const bool taken = !known || figure == METRIC_LAST || (figure == METRIC_MIN && values[i] < result) ||
-                           (figure == METRIC_MAX && values[i] > result);
-        if (taken) result = values[i];
+        last = values[i];
+        low = values[i] < low ? values[i] : low;
+        high = values[i] > high ? values[i] : high;
         sum += values[i];
         known++;
     }
-    return figure == METRIC_MEAN && known > 1 ? sum / (double)known : result;
+    figures[METRIC_LAST] = last;
+    figures[METRIC_MIN] = known ? low : NAN;
+    figures[METRIC_MAX] = known ? high : NAN;
+    figures[METRIC_MEAN] = known > 1 ? sum / (double)known : last;
 }
 
 // The rows first + [count * i / bins, count * (i + 1) / bins) are bin i.
@@ -164,17 +167,23 @@ static size_t metric_bin_begin(const struct metric_bins *bins, size_t i) {
 
 static void metric_table_print_column(const struct metric_column *column, const struct metric_bins *bins,
                                       struct buf *out) {
+    double(*figures)[METRIC_FIGURES];
+    NEW(&figures, bins->bins);
+    for (size_t i = 0; i < bins->bins; i++) {
+        const size_t begin = metric_bin_begin(bins, i);
+        metric_figures_of(column->values + begin, metric_bin_begin(bins, i + 1) - begin, figures[i]);
+    }
     buf_puts(out, ", ");
     run_print_string(out, column->name);
     for (int figure = 0; figure < METRIC_FIGURES; figure++) {
         buf_printf(out, "%s\"%s\": [", figure ? "], " : ": {", metric_figures[figure]);
         for (size_t i = 0; i < bins->bins; i++) {
-            const size_t begin = metric_bin_begin(bins, i), end = metric_bin_begin(bins, i + 1);
             buf_puts(out, i ? ", " : "");
-            json_print_double(out, metric_figure(column->values + begin, end - begin, (enum metric_figure)figure));
+            json_print_double(out, figures[i][figure]);
         }
     }
     buf_puts(out, "]}");
+    free(figures);
 }
 
 static bool metric_table_has_number(const struct metric_column *column, const struct metric_bins *bins) {
