@@ -87,7 +87,7 @@ static status view_live_connect(struct view *view, int fd) {
     TRY(watcher_open(&live->watcher, pipeline, NULL, NULL, "view"));
     run_status_new(&live->run_status, &live->watcher.deployment);
     TRY(watcher_connect(&live->watcher, live->watcher.deployment.here, NULL));
-    wire_add_fd(live->watcher.wire, fd);
+    if (fd >= 0) wire_add_fd(live->watcher.wire, fd); // -1: there is nothing else to wait for
     return OK;
 }
 
