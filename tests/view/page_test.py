@@ -58,6 +58,8 @@ CHECKS = r"""(() => {
     }
     for (const e of document.querySelectorAll(".lamp .value, .lamp > span, nav a, .stage .name b, h1, h2"))
         if (e.scrollWidth > e.clientWidth + 1 && e.clientWidth) found.push(`cut: ${e.getAttribute("class")} "${e.textContent.slice(0, 40)}"`);
+    for (const e of document.querySelectorAll(".panel"))
+        if (e.scrollWidth > e.clientWidth + 1) found.push(`a table is cut: ${e.scrollWidth} of ${e.clientWidth}`);
     return [...new Set(found)];
 })()"""
 

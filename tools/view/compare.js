@@ -20,8 +20,8 @@ function compareDifference(score, most) {
 }
 
 function compareScores(answer) {
-    const half = values => isNumber(values[1]) ? el("span", {class: "note"}, ` ± ${fixed((values[2] - values[1]) / 2, values.digits)}`) : null;
-    const number = (values, digits, sign = fixed) => values ? el("td", {class: "number"}, sign(values[0], digits), half(Object.assign([...values], {digits}))) : el("td", {class: "number"}, ABSENT);
+    const half = (values, name = "note spread") => isNumber(values[1]) ? el("span", {class: name}, ` ± ${fixed((values[2] - values[1]) / 2, values.digits)}`) : null;
+    const number = (values, digits, sign = fixed) => values ? el("td", {class: "number"}, sign(values[0], digits), half(Object.assign([...values], {digits}), sign === signed ? "note" : undefined)) : el("td", {class: "number"}, ABSENT);
     const large = score => Math.max(...[score.a, score.b].filter(Boolean).flat().filter(isNumber).map(Math.abs)) > 5;
     const most = Math.max(1e-9, ...answer.scores.filter(s => s.difference && !large(s)).map(s => Math.max(...s.difference.filter(isNumber).map(Math.abs))));
     return el("section", {}, heading("Scores", "mean over samples, 95 % interval; the difference is taken sample by sample"), el("div", {class: "panel"}, el("table", {}, el("thead", {}, el("tr", {}, el("th", {scope: "col"}, ""), el("th", {scope: "col", class: "number"}, textNodes(answer.a.name, 24)), el("th", {scope: "col", class: "number"}, textNodes(answer.b.name, 24)),
@@ -92,7 +92,7 @@ function compareList(answer, view) {
         for (let i = first; i < rows.sample.length; i++) append(i);
         more.remove();
     }}}, `show ${fixed(rest)} more`) : null;
-    const table = el("div", {class: "panel"}, rows.sample.length ? el("table", {}, el("thead", {}, el("tr", {}, el("th", {scope: "col", class: "column-2"}, "frames"), el("th", {scope: "col"}, "sample"), el("th", {scope: "col", class: "column-2"}, "question"), el("th", {scope: "col"}, "A"), el("th", {scope: "col"}, "B"),
+    const table = el("div", {class: "panel"}, rows.sample.length ? el("table", {class: "samples"}, el("thead", {}, el("tr", {}, el("th", {scope: "col", class: "column-2"}, "frames"), el("th", {scope: "col"}, "sample"), el("th", {scope: "col", class: "column-2"}, "question"), el("th", {scope: "col"}, "A"), el("th", {scope: "col"}, "B"),
         el("th", {scope: "col", class: "number"}, "change"), el("th", {scope: "col", class: "number column-2"}, "likelihood"))), body) : el("p", {class: "empty"}, "No sample."));
     return {table: el("div", {}, table, el("div", {class: "more-rows"}, more)), toggle};
 }

@@ -72,7 +72,7 @@ function sign(kind) {
         off: "M1 5.5h9", restart: "M9 3.5a4 4 0 1 0 .5 3M9.5 1v3h-3",
     };
     const line = kind === "ok" || kind === "off" || kind === "restart";
-    return svg("svg", {class: "sign" + (line ? " line" : ""), viewBox: "0 0 11 11", "aria-hidden": "true"}, svg("path", {d: shapes[kind]}));
+    return svg("svg", {class: "sign" + (line ? " stroke" : ""), viewBox: "0 0 11 11", "aria-hidden": "true"}, svg("path", {d: shapes[kind]}));
 }
 
 // ---- the tip beside the pointer ----

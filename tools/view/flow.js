@@ -40,7 +40,7 @@ function flowReplica(replica, i, live, numbered) {
         el("b", {}, percent(columns.busy[i])),
         el("span", {class: "line"}, el("span", {class: trouble ? "state bad" : "state"},
             columns.restarts[i] ? el("span", {class: "bad", title: plural(columns.restarts[i], "restart")}, sign("restart"), String(columns.restarts[i]), " ") : null,
-            trouble ? sign("warn") : null, columns.slow[i] && columns.state[i] !== "silent" ? "slow: " : "", visible(columns.state[i])),
+            trouble ? [sign("warn"), " "] : null, columns.slow[i] && columns.state[i] !== "silent" ? "slow: " : "", visible(columns.state[i])),
         el("span", {class: "times"}, times)));
 }
 
