@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fake_server.py [PORT [finished|empty]]: answers the routes of tools/view/ROUTES.md from a made-up run, with the headers
+"""fake_server.py [PORT [finished|empty|store]]: answers the routes of tools/view/ROUTES.md from a made-up run, with the headers
 of the real server, and the page from tools/view. fake_server.py --html FILE: the same as one file.
 
 Prints its address. Reports that a browser sends about the content's policy are printed too."""
@@ -158,8 +158,11 @@ class Source:
             "optim": {"lr": ["4e-4" if data.name == "replicas" else "2e-4", False], "schedule": ["cosine", True], "clip_norm": ["1", False], "kl": ["0", True],
                       "ema_every": ["10", True], "ema_decay": ["0.995", True], "api_token": ["(hidden)", False],
                       "notes": ["<b>not markup</b>", False]}}
+        if self.state == "store":
+            stages, settings = [], {}
         first = self.data.groups[0]["row"]["step"] if data.groups else None
-        return {"name": data.name, "kind": "run", "path": f"runs/{data.name}", "state": self.state, "method": "care", "start": fixture.START,
+        return {"name": data.name, "kind": "store" if self.state == "store" else "run", "path": f"runs/{data.name}",
+                "state": "finished" if self.state == "store" else self.state, "method": None if self.state == "store" else "care", "start": fixture.START,
                 "version": "caravan 0.1.0", "device": "cpu", "seconds": None if self.state == "running" else data.clock - fixture.START,
                 "groups_per_step": 4, "in_flight_max": 8, "group_size": 8, "steps": data.steps + 3, "first_step": first,
                 "last_step": data.groups[-1]["row"]["step"] if data.groups else None, "others": self.others,
@@ -178,9 +181,11 @@ class Source:
         history = [s for s in range(0, seq + 1) if s > after] if not over else []
         wave = lambda s, i: round(min(1, max(0, busy[replicas[i][1]] + 0.06 * math.sin(s / 5 + i))), 4)
         done = len(data.groups)
+        if self.state == "store":
+            replicas, history = [], []
         state = {"source": "waits for a step", "rollout": "working", "frames": "working", "optim": "waits for groups"}
         return {
-            "seq": seq, "time": now + (0 if over else 2 * (seq - self.seq)), "state": self.state,
+            "seq": seq, "time": now + (0 if over else 2 * (seq - self.seq)), "state": "finished" if self.state == "store" else self.state,
             "step": data.steps if data.groups else None, "done": done, "total": done + 12, "rate": 31.4 if done else None,
             "left": None if over or not done else 12 / 31.4, "in_flight": 0 if over else 8, "reissued": 3, "quarantined": len(data.quarantined),
             "policy": data.steps if done else 0, "reference": data.steps // 10 * 10 if done else 0,
@@ -195,12 +200,14 @@ class Source:
                 "oldest_age": [0.5 if s == "rollout" and not over else None for _, s in replicas],
                 "restarts": [int(n == "rollout-3") for n, _ in replicas], "slow": [n == "refscore-2" and not over for n, _ in replicas]},
             "history": {"time": [now - 2 * (seq - s) for s in history], "busy": [[wave(s, i) for i in range(len(replicas))] for s in history]},
-            "events": [e for e in data.events] if after < 0 else []}
+            "events": [e for e in data.events] if after < 0 and self.state != "store" else []}
 
     def span(self, query, low, high):
         return int(query.get("from", low)), int(query.get("to", high))
 
     def metrics(self, query):
+        if self.state == "store":
+            return {"step": [], "first": []}
         rows = [dict(m, no_signal=m["all_correct"] + m["all_wrong"]) for m in self.data.metrics]
         low, high = self.span(query, 0, 1 << 60)
         rows = [m for m in rows if low <= m["step"] <= high]

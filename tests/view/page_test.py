@@ -336,8 +336,8 @@ def one_file(page, server, folder):
 
 
 def states(browser_, folder):
-    """A run that is over, and one that has only begun."""
-    for state, words in (("finished", "finished"), ("empty", "running")):
+    """A run that is over, one that has only begun, and a store without a run."""
+    for state, words in (("finished", "finished"), ("empty", "running"), ("store", "finished")):
         server = fake_server.start(state=state)
         page = browser_.page()
         for name, path in PAGES.items():
