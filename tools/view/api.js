@@ -1,12 +1,14 @@
 "use strict";
 // The routes of ROUTES.md: asked of the server, or of the data in this file when the page was written with --html.
 
-const api = {file: null}; // {routes, frames, left_out} of the file; null: there is a server
+const api = {
+    file: null
+}; // {routes, frames, left_out} of the file; null: there is a server
 
 class ApiError extends Error {
     constructor(text, code, column) {
         super(text);
-        this.code = code; // of HTTP; 0: no answer
+        this.code = code;     // of HTTP; 0: no answer
         this.column = column; // of the condition, null: the mistake is elsewhere
     }
 }
@@ -46,14 +48,17 @@ async function apiFetch(address, signal) {
         throw new ApiError("The viewer does not answer. Was caravan view stopped?", 0, null);
     }
     if (answer.ok) return answer;
-    if (answer.status === 401) throw new ApiError("This page's token is not valid any more: open the address that caravan view prints.", 401, null);
+    if (answer.status === 401)
+        throw new ApiError(
+            "This page's token is not valid any more: open the address that caravan view prints.", 401, null);
     let said = {};
     try {
         said = await answer.json();
     } catch (error) {
         if (error.name === "AbortError") throw error;
     }
-    throw new ApiError(said.error || `The viewer answers with status ${answer.status}.`, answer.status, said.column ?? null);
+    throw new ApiError(
+        said.error || `The viewer answers with status ${answer.status}.`, answer.status, said.column ?? null);
 }
 
 // The address of a picture, null if this file does not have it.

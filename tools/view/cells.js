@@ -11,19 +11,27 @@ function markClass(mark) {
 
 function markWords(mark) {
     if (!isNumber(mark)) return "not scored";
-    return (mark & MARK_RIGHT ? "right" : "wrong") + (mark & MARK_BONUS ? ", with bonus" : "") + (mark & MARK_FORMED || !state.run.has.format ? "" : ", form broken") +
+    return (mark & MARK_RIGHT ? "right" : "wrong") + (mark & MARK_BONUS ? ", with bonus" : "") +
+        (mark & MARK_FORMED || !state.run.has.format ? "" : ", form broken") +
         (mark & MARK_CONTRADICTS ? ", thinking contradicts" : "");
 }
 
 // `count`: completions in all, of which `marks` may be the first ones.
 function cellsDraw(marks, count) {
     const right = marks.filter(mark => mark & MARK_RIGHT).length;
-    return el("span", {class: "cells", role: "img", "aria-label": `${right} right of ${marks.length}`, title: marks.map((m, i) => `#${i + 1} ${markWords(m)}`).join("\n")},
-        marks.map(mark => el("i", {class: markClass(mark)})), count > marks.length ? el("span", {class: "more"}, `+${count - marks.length}`) : null);
+    return el("span", {
+        class: "cells",
+        role: "img",
+        "aria-label": `${right} right of ${marks.length}`,
+        title: marks.map((m, i) => `#${i + 1} ${markWords(m)}`).join("\n")
+    },
+        marks.map(mark => el("i", {class: markClass(mark)})),
+        count > marks.length ? el("span", {class: "more"}, `+${count - marks.length}`) : null);
 }
 
 function cellsLegend() {
     const item = (name, text) => el("span", {}, el("i", {class: "cell " + name}), text);
-    return el("span", {class: "legend"}, item("filled", state.run.has.bonus ? "right, with bonus" : "right"), state.run.has.bonus ? item("plain", "right, no bonus") : null,
-        item("wrong", "wrong"), state.run.has.format ? item("wrong broken", "form broken") : null);
+    return el("span", {class: "legend"}, item("filled", state.run.has.bonus ? "right, with bonus" : "right"),
+        state.run.has.bonus ? item("plain", "right, no bonus") : null, item("wrong", "wrong"),
+        state.run.has.format ? item("wrong broken", "form broken") : null);
 }

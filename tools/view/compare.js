@@ -6,42 +6,95 @@ const COMPARE_ROWS = 25; // that are shown at first
 // A score on the axis of both: a hollow circle for A, a filled one for B, with their intervals.
 function compareInterval(score) {
     const all = [score.a, score.b].filter(Boolean).flat().filter(isNumber), share = maxOf(all) <= 1 && minOf(all) >= 0;
-    const low = share ? 0 : minOf(all), high = share ? 1 : maxOf(all), x = v => 8 + 144 * (high > low ? (v - low) / (high - low) : 0.5);
+    const low = share ? 0 : minOf(all), high = share ? 1 : maxOf(all),
+          x = v => 8 + 144 * (high > low ? (v - low) / (high - low) : 0.5);
     const one = (values, name) => values ? [isNumber(values[1]) ? svg("line", {class: name, x1: x(values[1]), x2: x(values[2]), y1: 8, y2: 8}) : null, svg("circle", {class: name, cx: x(values[0]), cy: 8, r: 4})] : [];
-    return svg("svg", {viewBox: "0 0 160 16", "aria-hidden": "true"}, svg("line", {class: "ground", x1: 6, x2: 154, y1: 8, y2: 8}), one(score.a, "a"), one(score.b, "b"));
+    return svg("svg", {viewBox: "0 0 160 16", "aria-hidden": "true"},
+        svg("line", {class: "ground", x1: 6, x2: 154, y1: 8, y2: 8}), one(score.a, "a"), one(score.b, "b"));
 }
 
 // The difference around zero; grey where its interval has zero in it.
 function compareDifference(score, most) {
     if (!score.difference) return null;
-    const [mean, low, high] = score.difference, x = v => 80 + 72 * Math.max(-1, Math.min(1, v / most)), sure = isNumber(low) && (low > 0 || high < 0), name = sure ? "sure" : "unsure";
-    return svg("svg", {viewBox: "0 0 160 16", "aria-hidden": "true"}, svg("line", {class: "ground", x1: 6, x2: 154, y1: 8, y2: 8}), svg("line", {class: "zero", x1: 80, x2: 80, y1: 2, y2: 14}),
-        isNumber(low) ? svg("line", {class: name, x1: x(low), x2: x(high), y1: 8, y2: 8}) : null, svg("circle", {class: name, cx: x(mean), cy: 8, r: 3.4}));
+    const [mean, low, high] = score.difference, x = v => 80 + 72 * Math.max(-1, Math.min(1, v / most)),
+                      sure = isNumber(low) && (low > 0 || high < 0), name = sure ? "sure" : "unsure";
+    return svg("svg", {viewBox: "0 0 160 16", "aria-hidden": "true"},
+        svg("line", {class: "ground", x1: 6, x2: 154, y1: 8, y2: 8}),
+        svg("line", {class: "zero", x1: 80, x2: 80, y1: 2, y2: 14}),
+        isNumber(low) ? svg("line", {class: name, x1: x(low), x2: x(high), y1: 8, y2: 8}) : null,
+        svg("circle", {class: name, cx: x(mean), cy: 8, r: 3.4}));
 }
 
 function compareScores(answer) {
-    const half = (values, name = "note spread") => isNumber(values[1]) ? el("span", {class: name}, ` ± ${fixed((values[2] - values[1]) / 2, values.digits)}`) : null;
-    const number = (values, digits, sign = fixed) => values ? el("td", {class: "number"}, sign(values[0], digits), half(Object.assign([...values], {digits}), sign === signed ? "note" : undefined)) : el("td", {class: "number"}, ABSENT);
+    const half = (values, name = "note spread") => isNumber(values[1])
+        ? el("span", {class: name}, ` ± ${fixed((values[2] - values[1]) / 2, values.digits)}`)
+        : null;
+    const number = (values, digits, sign = fixed) => values
+        ? el("td", {class: "number"}, sign(values[0], digits),
+              half(Object.assign([...values], {digits}), sign === signed ? "note" : undefined))
+        : el("td", {class: "number"}, ABSENT);
     const large = score => Math.max(...[score.a, score.b].filter(Boolean).flat().filter(isNumber).map(Math.abs)) > 5;
-    const most = Math.max(1e-9, ...answer.scores.filter(s => s.difference && !large(s)).map(s => Math.max(...s.difference.filter(isNumber).map(Math.abs))));
-    return el("section", {}, heading("Scores", "mean over samples, 95 % interval; the difference is taken sample by sample"), el("div", {class: "panel"}, el("table", {}, el("thead", {}, el("tr", {}, el("th", {scope: "col"}, ""), el("th", {scope: "col", class: "number"}, textNodes(answer.a.name, 24)), el("th", {scope: "col", class: "number"}, textNodes(answer.b.name, 24)),
-        el("th", {scope: "col", class: "column-2"}, "○ A  ● B"), el("th", {scope: "col", class: "number"}, "B − A"), el("th", {scope: "col", class: "column-2"}, "difference"))),
-    el("tbody", {}, answer.scores.map(score => {
-        const digits = large(score) ? 1 : 3;
-        return el("tr", {}, el("th", {scope: "row"}, score.name === "surprise" ? "surprise (−log p)" : textNodes(score.name, 40)), number(score.a, digits), number(score.b, digits), el("td", {class: "interval column-2"}, compareInterval(score)), number(score.difference, digits, signed),
-            el("td", {class: "difference column-2"}, compareDifference(score, large(score) && score.difference ? Math.max(...score.difference.filter(isNumber).map(Math.abs), 1) : most)));
-    })))));
+    const most = Math.max(1e-9,
+        ...answer.scores.filter(s => s.difference && !large(s))
+            .map(s => Math.max(...s.difference.filter(isNumber).map(Math.abs))));
+    return el("section", {},
+        heading("Scores", "mean over samples, 95 % interval; the difference is taken sample by sample"),
+        el("div", {class: "panel"},
+            el("table", {},
+                el("thead", {},
+                    el("tr", {}, el("th", {scope: "col"}, ""),
+                        el("th", {scope: "col", class: "number"}, textNodes(answer.a.name, 24)),
+                        el("th", {scope: "col", class: "number"}, textNodes(answer.b.name, 24)),
+                        el("th", {scope: "col", class: "column-2"}, "○ A  ● B"),
+                        el("th", {scope: "col", class: "number"}, "B − A"),
+                        el("th", {scope: "col", class: "column-2"}, "difference"))),
+                el("tbody", {}, answer.scores.map(score => {
+                    const digits = large(score) ? 1 : 3;
+                    return el("tr", {},
+                        el("th", {scope: "row"},
+                            score.name === "surprise" ? "surprise (−log p)" : textNodes(score.name, 40)),
+                        number(score.a, digits), number(score.b, digits),
+                        el("td", {class: "interval column-2"}, compareInterval(score)),
+                        number(score.difference, digits, signed),
+                        el("td", {class: "difference column-2"},
+                            compareDifference(score,
+                                large(score) && score.difference
+                                    ? Math.max(...score.difference.filter(isNumber).map(Math.abs), 1)
+                                    : most)));
+                })))));
 }
 
 function compareMatrix(answer, set) {
-    const matrix = answer.matrix, high = matrix.length, wide = high ? matrix[0].length : 0, most = Math.max(1, ...matrix.flat()), cell = here.params.cell;
-    if (high > 17 || wide > 17) return el("section", {}, heading("What changed", compareChanges(answer)), el("p", {class: "empty"}, "More than 16 completions each: no matrix."));
+    const matrix = answer.matrix, high = matrix.length, wide = high ? matrix[0].length : 0,
+          most = Math.max(1, ...matrix.flat()), cell = here.params.cell;
+    if (high > 17 || wide > 17)
+        return el("section", {}, heading("What changed", compareChanges(answer)),
+            el("p", {class: "empty"}, "More than 16 completions each: no matrix."));
     const rows = Array.from({length: wide}, (_, k) => wide - 1 - k);
-    return el("section", {}, heading("What changed", compareChanges(answer)), el("table", {class: "matrix"}, el("tbody", {}, rows.map(j => el("tr", {}, el("th", {scope: "row"}, j === wide - 1 ? `B ${j}` : String(j)), matrix.map((row, i) => el("td", {}, row[j] ? (() => {
-        const button = el("button", {type: "button", id: `cell-${i}-${j}`, "aria-pressed": String(cell === `${i},${j}`), title: `${plural(row[j], "sample")}: ${i} right in A, ${j} in B`, on: {click: () => set({cell: cell === `${i},${j}` ? null : `${i},${j}`})}}, fixed(row[j]));
-        button.style.setProperty("--share", (0.15 + 0.7 * row[j] / most).toFixed(2));
-        return button;
-    })() : null)))), el("tr", {}, el("th", {}, ""), matrix.map((_, i) => el("th", {scope: "col"}, i === 0 ? "A 0" : String(i)))))), el("p", {class: "note"}, "right completions in A and in B; click a cell"));
+    return el("section", {}, heading("What changed", compareChanges(answer)),
+        el("table", {class: "matrix"},
+            el("tbody", {},
+                rows.map(
+                    j => el("tr", {}, el("th", {scope: "row"}, j === wide - 1 ? `B ${j}` : String(j)),
+                        matrix.map(
+                            (row, i) => el("td", {},
+                                row[j]
+                                    ? (() => {
+                                          const button = el("button", {
+                                              type: "button",
+                                              id: `cell-${i}-${j}`,
+                                              "aria-pressed": String(cell === `${i},${j}`),
+                                              title: `${plural(row[j], "sample")}: ${i} right in A, ${j} in B`,
+                                              on: {click: () => set({cell: cell === `${i},${j}` ? null : `${i},${j}`})}
+                                          },
+                                              fixed(row[j]));
+                                          button.style.setProperty("--share", (0.15 + 0.7 * row[j] / most).toFixed(2));
+                                          return button;
+                                      })()
+                                    : null)))),
+                el("tr", {}, el("th", {}, ""),
+                    matrix.map((_, i) => el("th", {scope: "col"}, i === 0 ? "A 0" : String(i)))))),
+        el("p", {class: "note"}, "right completions in A and in B; click a cell"));
 }
 
 function compareChanges(answer) {
@@ -51,7 +104,10 @@ function compareChanges(answer) {
 function compareThumbs(key, frames) {
     if (key === null || !frames) return el("span", {class: "note"}, ABSENT);
     const numbers = Array.from({length: Math.min(4, frames)}, (_, i) => Math.floor(i * frames / Math.min(4, frames)));
-    return el("span", {class: "thumbs"}, numbers.map(n => apiFrame(key, n)).filter(Boolean).map(address => el("img", {src: address, alt: "", loading: "lazy"})));
+    return el("span", {class: "thumbs"},
+        numbers.map(n => apiFrame(key, n))
+            .filter(Boolean)
+            .map(address => el("img", {src: address, alt: "", loading: "lazy"})));
 }
 
 function compareList(answer, view) {
@@ -69,7 +125,9 @@ function compareList(answer, view) {
         row.after(unfolded);
         row.querySelector("button").setAttribute("aria-expanded", "true");
         try {
-            domReplace(cell, el("div", {class: "pair"}, await Promise.all([compareTexts(answer.a.name, rows.a[i], view), compareTexts(answer.b.name, rows.b[i], view)])));
+            domReplace(cell, el("div", {class: "pair"}, await Promise.all([
+                compareTexts(answer.a.name, rows.a[i], view), compareTexts(answer.b.name, rows.b[i], view)
+            ])));
         } catch (error) {
             if (error.name === "AbortError") return;
             domReplace(cell, problem(error));
@@ -79,21 +137,64 @@ function compareList(answer, view) {
     const append = i => {
         const sample = rows.sample[i];
         const change = rows.right_b[i] - rows.right_a[i];
-        const row = el("tr", {"data-id": i, on: {click: event => {
-            if (!event.target.closest("a, button")) toggle(row);
-        }}}, el("td", {class: "column-2"}, compareThumbs(rows.key[i], rows.frames[i])), el("td", {class: "sample"}, el("button", {type: "button", class: "chip", "aria-expanded": "false", title: "the texts of both", on: {click: () => toggle(row)}}, textNodes(sample, 30))), el("td", {class: "cut column-2"}, textNodes(rows.question[i], 120)),
-        el("td", {}, cellsDraw(rows.marks_a[i], rows.marks_a[i].length)), el("td", {}, cellsDraw(rows.marks_b[i], rows.marks_b[i].length)),
-        el("td", {class: "number"}, el("span", {class: change > 0 ? "better" : change < 0 ? "worse" : "note"}, change === 0 ? "0" : signed(change, 0))), el("td", {class: "number column-2"}, isNumber(rows.likelihood_a[i]) || isNumber(rows.likelihood_b[i]) ? `${fixed(rows.likelihood_a[i], 2)} → ${fixed(rows.likelihood_b[i], 2)}` : ABSENT));
+        const row = el("tr", {
+            "data-id": i,
+            on: {
+                click: event => {
+                    if (!event.target.closest("a, button")) toggle(row);
+                }
+            }
+        },
+            el("td", {class: "column-2"}, compareThumbs(rows.key[i], rows.frames[i])),
+            el("td", {class: "sample"},
+                el("button", {
+                    type: "button",
+                    class: "chip",
+                    "aria-expanded": "false",
+                    title: "the texts of both",
+                    on: {click: () => toggle(row)}
+                },
+                    textNodes(sample, 30))),
+            el("td", {class: "cut column-2"}, textNodes(rows.question[i], 120)),
+            el("td", {}, cellsDraw(rows.marks_a[i], rows.marks_a[i].length)),
+            el("td", {}, cellsDraw(rows.marks_b[i], rows.marks_b[i].length)),
+            el("td", {class: "number"},
+                el("span", {class: change > 0 ? "better"
+                        : change < 0          ? "worse"
+                                              : "note"},
+                    change === 0 ? "0" : signed(change, 0))),
+            el("td", {class: "number column-2"},
+                isNumber(rows.likelihood_a[i]) || isNumber(rows.likelihood_b[i])
+                    ? `${fixed(rows.likelihood_a[i], 2)} → ${fixed(rows.likelihood_b[i], 2)}`
+                    : ABSENT));
         body.append(row);
     };
     const first = Math.min(COMPARE_ROWS, rows.sample.length), rest = rows.sample.length - first;
     for (let i = 0; i < first; i++) append(i);
-    const more = rest > 0 ? el("button", {type: "button", class: "chip", id: "more-samples", on: {click: () => {
-        for (let i = first; i < rows.sample.length; i++) append(i);
-        more.remove();
-    }}}, `show ${fixed(rest)} more`) : null;
-    const table = el("div", {class: "panel"}, rows.sample.length ? el("table", {class: "samples"}, el("thead", {}, el("tr", {}, el("th", {scope: "col", class: "column-2"}, "frames"), el("th", {scope: "col"}, "sample"), el("th", {scope: "col", class: "column-2"}, "question"), el("th", {scope: "col"}, "A"), el("th", {scope: "col"}, "B"),
-        el("th", {scope: "col", class: "number"}, "change"), el("th", {scope: "col", class: "number column-2"}, "likelihood"))), body) : el("p", {class: "empty"}, "No sample."));
+    const more = rest > 0 ? el("button", {
+        type: "button",
+        class: "chip",
+        id: "more-samples",
+        on: {
+            click: () => {
+                for (let i = first; i < rows.sample.length; i++) append(i);
+                more.remove();
+            }
+        }
+    },
+                                `show ${fixed(rest)} more`)
+                          : null;
+    const table = el("div", {class: "panel"},
+        rows.sample.length
+            ? el("table", {class: "samples"},
+                  el("thead", {},
+                      el("tr", {}, el("th", {scope: "col", class: "column-2"}, "frames"),
+                          el("th", {scope: "col"}, "sample"), el("th", {scope: "col", class: "column-2"}, "question"),
+                          el("th", {scope: "col"}, "A"), el("th", {scope: "col"}, "B"),
+                          el("th", {scope: "col", class: "number"}, "change"),
+                          el("th", {scope: "col", class: "number column-2"}, "likelihood"))),
+                  body)
+            : el("p", {class: "empty"}, "No sample."));
     return {table: el("div", {}, table, el("div", {class: "more-rows"}, more)), toggle};
 }
 
@@ -101,12 +202,20 @@ function compareList(answer, view) {
 async function compareTexts(name, id, view) {
     const answer = await apiGet(groupPath(id), {of: name}, view.signal), texts = new Map();
     (answer.group.completions || []).forEach((completion, i) => {
-        const text = completion.text ?? "", known = texts.get(text) || {count: 0, right: Boolean(answer.marks[i] & MARK_RIGHT)};
+        const text = completion.text ?? "",
+              known = texts.get(text) || {count: 0, right: Boolean(answer.marks[i] & MARK_RIGHT)};
         known.count++;
         texts.set(text, known);
     });
-    return el("div", {}, el("p", {}, el("b", {}, textNodes(name, 40)), " ", groupLink(id, {of: name}, {class: "go"}), el("span", {class: "note"}, " answer: ", answer.solution ?? textNodes(answer.group.prompt.solution, 80))),
-        el("div", {class: "texts", tabindex: "0"}, [...texts].sort((a, b) => b[1].count - a[1].count).map(([text, {count, right}]) => [el("span", {class: "times"}, `${count} ×`), el("span", {class: `text ${right ? "right" : "wrong"}`}, sign(right ? "ok" : "warn"), " ", textNodes(text, 4000))])));
+    return el("div", {},
+        el("p", {}, el("b", {}, textNodes(name, 40)), " ", groupLink(id, {of: name}, {class: "go"}),
+            el("span", {class: "note"}, " answer: ", answer.solution ?? textNodes(answer.group.prompt.solution, 80))),
+        el("div", {class: "texts", tabindex: "0"},
+            [...texts]
+                .sort((a, b) => b[1].count - a[1].count)
+                .map(([text, {count, right}]) => [el("span", {class: "times"}, `${count} ×`),
+                         el("span", {class: `text ${right ? "right" : "wrong"}`}, sign(right ? "ok" : "warn"), " ",
+                             textNodes(text, 4000))])));
 }
 
 // Two runs: their curves over each other, and the settings that differ.
@@ -114,45 +223,109 @@ async function compareRuns(a, b, view) {
     const ask = (path, of) => apiGet(path, {of, ...(path === "/api/metrics" ? {points: 400} : {})}, view.signal);
     let found;
     try {
-        found = await Promise.all([ask("/api/run", a), ask("/api/run", b), ask("/api/metrics", a), ask("/api/metrics", b)]);
+        found =
+            await Promise.all([ask("/api/run", a), ask("/api/run", b), ask("/api/metrics", a), ask("/api/metrics", b)]);
     } catch (error) {
         if (!(error instanceof ApiError) || error.code !== 404) throw error;
         return el("p", {class: "empty"}, visible(error.message));
     }
     const [runA, runB, one, two] = found;
     if (runA.kind !== "run" || runB.kind !== "run") return null;
-    const both = overviewCurves(runA).filter(curve => one[curve.key] && two[curve.key] && meanOf(one[curve.key].mean) !== null && meanOf(two[curve.key].mean) !== null);
+    const both = overviewCurves(runA).filter(curve => one[curve.key] && two[curve.key] &&
+            meanOf(one[curve.key].mean) !== null && meanOf(two[curve.key].mean) !== null);
     const changes = curve => new Set([...one[curve.key].mean, ...two[curve.key].mean].filter(isNumber)).size > 1;
-    const charts = both.filter(changes).map(curve => chartCurve({...curve, note: "", spread: null, step: one.step, first: one.first, mean: one[curve.key].mean, second: {step: two.step, mean: two[curve.key].mean}}));
-    const value = (run, stage, key) => run.settings[stage] && run.settings[stage][key] ? run.settings[stage][key][0] : null;
-    const names = [...new Set([...Object.keys(runA.settings), ...Object.keys(runB.settings)])].flatMap(stage => [...new Set([...Object.keys(runA.settings[stage] || {}), ...Object.keys(runB.settings[stage] || {})])].map(key => [stage, key]));
+    const charts = both.filter(changes).map(curve => chartCurve({
+        ...curve,
+        note: "",
+        spread: null,
+        step: one.step,
+        first: one.first,
+        mean: one[curve.key].mean,
+        second: {step: two.step, mean: two[curve.key].mean}
+    }));
+    const value = (run, stage, key) =>
+        run.settings[stage] && run.settings[stage][key] ? run.settings[stage][key][0] : null;
+    const names = [...new Set([...Object.keys(runA.settings), ...Object.keys(runB.settings)])].flatMap(
+        stage => [...new Set([...Object.keys(runA.settings[stage] || {}), ...Object.keys(runB.settings[stage] || {})])]
+                     .map(key => [stage, key]));
     const different = names.filter(([stage, key]) => value(runA, stage, key) !== value(runB, stage, key));
     const shown = text => text === null ? ABSENT : textNodes(text, 200);
-    return [el("section", {}, heading("Curves", [el("span", {}, "line: ", textNodes(a, 30), "; dashes: ", textNodes(b, 30), "; the numbers: A / B, means of the last tenth, or under the pointer")]), charts.length ? el("div", {class: "charts"}, charts) : el("p", {class: "empty"}, "They have no curve in common.")),
-        el("section", {}, heading("Settings that differ", ""), different.length ? el("div", {class: "panel"}, el("table", {class: "different"}, el("thead", {}, el("tr", {}, el("th", {scope: "col"}, "setting"), el("th", {scope: "col"}, textNodes(a, 30)), el("th", {scope: "col"}, textNodes(b, 30)))),
-            el("tbody", {}, different.map(([stage, key]) => el("tr", {}, el("td", {}, textNodes(`${stage}.${key}`, 80)), el("td", {}, shown(value(runA, stage, key))), el("td", {}, shown(value(runB, stage, key)))))))) : el("p", {class: "empty"}, "None."))];
+    return [
+        el("section", {},
+            heading("Curves", [el("span", {}, "line: ", textNodes(a, 30), "; dashes: ", textNodes(b, 30),
+                                  "; the numbers: A / B, means of the last tenth, or under the pointer")]),
+            charts.length ? el("div", {class: "charts"}, charts)
+                          : el("p", {class: "empty"}, "They have no curve in common.")),
+        el("section", {}, heading("Settings that differ", ""),
+            different.length ? el("div", {class: "panel"},
+                                   el("table", {class: "different"},
+                                       el("thead", {},
+                                           el("tr", {}, el("th", {scope: "col"}, "setting"),
+                                               el("th", {scope: "col"}, textNodes(a, 30)),
+                                               el("th", {scope: "col"}, textNodes(b, 30)))),
+                                       el("tbody", {},
+                                           different.map(([stage, key]) => el("tr", {},
+                                                             el("td", {}, textNodes(`${stage}.${key}`, 80)),
+                                                             el("td", {}, shown(value(runA, stage, key))),
+                                                             el("td", {}, shown(value(runB, stage, key))))))))
+                             : el("p", {class: "empty"}, "None."))
+    ];
 }
 
 const comparePage = {
-    title: "Compare", path: "/compare",
+    title: "Compare",
+    path: "/compare",
     async draw(view) {
-        const known = api.file && api.file.routes["/api/compare"], names = known && known.a ? [known.a.name, known.b.name] : [state.run.name, ...state.run.others];
+        const known = api.file && api.file.routes["/api/compare"],
+              names = known && known.a ? [known.a.name, known.b.name] : [state.run.name, ...state.run.others];
         if (names.length < 2 || api.file && !(known && known.a)) {
-            domReplace(view.main, el("p", {class: "empty"}, api.file ? "This file has one run alone." : "There is nothing to compare with. Give caravan view several runs, stores or files: caravan view RUN OTHER"));
+            domReplace(view.main,
+                el("p", {class: "empty"},
+                    api.file
+                        ? "This file has one run alone."
+                        : "There is nothing to compare with. Give caravan view several runs, stores or files: caravan view RUN OTHER"));
             return {};
         }
-        const a = here.params.a || names[0], b = here.params.b || names.find(name => name !== a), cell = here.params.cell || null;
+        const a = here.params.a || names[0], b = here.params.b || names.find(name => name !== a),
+              cell = here.params.cell || null;
         const set = change => go("/compare", {a, b, cell, ...change}, {replace: true});
-        const choose = (side, value) => el("label", {}, side.toUpperCase(), el("select", {id: "choose-" + side, on: {change: event => set({[side]: event.target.value, cell: null})}}, names.map(name => el("option", {value: name, selected: name === value}, visible(name).slice(0, 60)))));
-        const answer = await apiGet("/api/compare", {a, b, cell, limit: 200}, view.signal), size = answer.a.size === answer.b.size ? `${answer.a.size} completions each` : `${answer.a.size} and ${answer.b.size} completions each`;
-        const top = el("div", {class: "filter"}, choose("a", a), choose("b", b), el("span", {class: "note"}, `${plural(answer.samples, "sample")} in both, ${size}${answer.repeated ? "; of a sample that was drawn several times the last draw counts" : ""}`));
+        const choose = (side, value) => el("label", {}, side.toUpperCase(),
+            el("select", {id: "choose-" + side, on: {change: event => set({[side]: event.target.value, cell: null})}},
+                names.map(name => el("option", {value: name, selected: name === value}, visible(name).slice(0, 60)))));
+        const answer = await apiGet("/api/compare", {a, b, cell, limit: 200}, view.signal),
+              size = answer.a.size === answer.b.size ? `${answer.a.size} completions each`
+                                                     : `${answer.a.size} and ${answer.b.size} completions each`;
+        const top = el("div", {class: "filter"}, choose("a", a), choose("b", b),
+            el("span", {class: "note"},
+                `${plural(answer.samples, "sample")} in both, ${size}${
+                    answer.repeated ? "; of a sample that was drawn several times the last draw counts" : ""}`));
         if (!answer.samples) {
-            domReplace(view.main, top, el("p", {class: "empty"}, "They have no sample in common."), await compareRuns(a, b, view));
+            domReplace(view.main, top, el("p", {class: "empty"}, "They have no sample in common."),
+                await compareRuns(a, b, view));
             return {};
         }
-        const list = compareList(answer, view), title = cell === null ? "All samples" : /,/.test(cell) ? `${cell.split(",")[0]} right in A, ${cell.split(",")[1]} in B` : cell[0].toUpperCase() + cell.slice(1);
-        const filters = el("span", {class: "controls"}, ["better", "worse", "alike"].map(name => el("button", {type: "button", class: "chip", id: "only-" + name, "aria-pressed": String(cell === name), on: {click: () => set({cell: cell === name ? null : name})}}, name)), cellsLegend());
-        domReplace(view.main, top, el("div", {class: "compare-top"}, compareScores(answer), compareMatrix(answer, set)), el("section", {}, heading(title, `${plural(answer.matched, "sample")}, the largest change first${answer.matched > answer.rows.sample.length ? `; the first ${answer.rows.sample.length}` : ""}`, filters), list.table), await compareRuns(a, b, view));
+        const list = compareList(answer, view),
+              title = cell === null ? "All samples"
+            : /,/.test(cell)        ? `${cell.split(",")[0]} right in A, ${cell.split(",")[1]} in B`
+                                    : cell[0].toUpperCase() + cell.slice(1);
+        const filters = el("span", {class: "controls"},
+            ["better", "worse", "alike"].map(name => el("button", {
+                type: "button",
+                class: "chip",
+                id: "only-" + name,
+                "aria-pressed": String(cell === name),
+                on: {click: () => set({cell: cell === name ? null : name})}
+            },
+                                                 name)),
+            cellsLegend());
+        domReplace(view.main, top, el("div", {class: "compare-top"}, compareScores(answer), compareMatrix(answer, set)),
+            el("section", {},
+                heading(title,
+                    `${plural(answer.matched, "sample")}, the largest change first${
+                        answer.matched > answer.rows.sample.length ? `; the first ${answer.rows.sample.length}` : ""}`,
+                    filters),
+                list.table),
+            await compareRuns(a, b, view));
         return {keys: tableKeys(() => list.table, list.toggle)};
     },
 };

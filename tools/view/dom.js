@@ -2,15 +2,20 @@
 // Elements, and text that is safe to look at. Text enters the page through textContent alone.
 
 // Characters that control, hide or turn text: they are shown as \u{202e}.
-const DOM_UNSEEN = new RegExp("[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e" +
-    "\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]|[\\u{e0000}-\\u{e007f}]|\\p{Cs}", "gu");
+const DOM_UNSEEN =
+    new RegExp("[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e" +
+            "\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]|[\\u{e0000}-\\u{e007f}]|\\p{Cs}",
+        "gu");
 
 function domFill(element, attributes, children) {
     for (const [name, value] of Object.entries(attributes || {})) {
         if (value === null || value === undefined || value === false) continue;
-        if (name === "on") for (const [kind, handler] of Object.entries(value)) element.addEventListener(kind, handler);
-        else if (name === "css") for (const [property, text] of Object.entries(value)) element.style.setProperty(property, text);
-        else element.setAttribute(name, value === true ? "" : String(value));
+        if (name === "on")
+            for (const [kind, handler] of Object.entries(value)) element.addEventListener(kind, handler);
+        else if (name === "css")
+            for (const [property, text] of Object.entries(value)) element.style.setProperty(property, text);
+        else
+            element.setAttribute(name, value === true ? "" : String(value));
     }
     domAppend(element, children);
     return element;
@@ -20,8 +25,10 @@ function domFill(element, attributes, children) {
 function domAppend(element, children) {
     for (const child of children) {
         if (child === null || child === undefined || child === false) continue;
-        if (Array.isArray(child)) domAppend(element, child);
-        else element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+        if (Array.isArray(child))
+            domAppend(element, child);
+        else
+            element.append(child instanceof Node ? child : document.createTextNode(String(child)));
     }
 }
 
@@ -46,7 +53,8 @@ function visible(text) {
     return String(text).replace(DOM_UNSEEN, c => `\\u{${c.codePointAt(0).toString(16)}}`);
 }
 
-// The text as nodes: what cannot be seen stands in elements of its own. Of more than `most` UTF-16 units the first ones.
+// The text as nodes: what cannot be seen stands in elements of its own. Of more than `most` UTF-16 units the first
+// ones.
 function textNodes(text, most = Infinity) {
     const whole = String(text), shown = whole.length > most ? whole.slice(0, most) : whole, nodes = [];
     let at = 0;
@@ -62,17 +70,23 @@ function textNodes(text, most = Infinity) {
 
 // A heading of a section: its title, a note, and what stands at the right end.
 function heading(title, note, ...right) {
-    return el("h2", {}, title, note ? el("small", {}, note) : null, right.length ? el("span", {class: "right"}, right) : null);
+    return el("h2", {}, title, note ? el("small", {}, note) : null,
+        right.length ? el("span", {class: "right"}, right) : null);
 }
 
 // The small signs: a shape beside each word, so that colour is never alone.
 function sign(kind) {
     const shapes = {
-        ok: "M1.5 6l3 3 5-7", warn: "M5.5 1l5 9h-10z", running: "M2 1l8 4.5-8 4.5z", over: "M1.5 1.5h8v8h-8z",
-        off: "M1 5.5h9", restart: "M9 3.5a4 4 0 1 0 .5 3M9.5 1v3h-3",
+        ok: "M1.5 6l3 3 5-7",
+        warn: "M5.5 1l5 9h-10z",
+        running: "M2 1l8 4.5-8 4.5z",
+        over: "M1.5 1.5h8v8h-8z",
+        off: "M1 5.5h9",
+        restart: "M9 3.5a4 4 0 1 0 .5 3M9.5 1v3h-3",
     };
     const line = kind === "ok" || kind === "off" || kind === "restart";
-    return svg("svg", {class: "sign" + (line ? " stroke" : ""), viewBox: "0 0 11 11", "aria-hidden": "true"}, svg("path", {d: shapes[kind]}));
+    return svg("svg", {class: "sign" + (line ? " stroke" : ""), viewBox: "0 0 11 11", "aria-hidden": "true"},
+        svg("path", {d: shapes[kind]}));
 }
 
 // ---- the tip beside the pointer ----

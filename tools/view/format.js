@@ -43,7 +43,8 @@ function duration(seconds) {
     if (seconds < 59.95) return fixed(seconds, 1) + " s";
     const whole = Math.round(seconds), pad = n => String(n).padStart(2, "0");
     const minutes = Math.floor(whole / 60);
-    return minutes < 60 ? `${minutes}:${pad(whole % 60)}` : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
+    return minutes < 60 ? `${minutes}:${pad(whole % 60)}`
+                        : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
 }
 
 // Seconds as m:ss, of times that are minutes or hours.
@@ -64,7 +65,8 @@ function timeOfDay(seconds) {
 
 function meanOf(values) {
     let sum = 0, count = 0;
-    for (const value of values) if (isNumber(value)) sum += value, count++;
+    for (const value of values)
+        if (isNumber(value)) sum += value, count++;
     return count ? sum / count : null;
 }
 

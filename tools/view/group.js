@@ -3,29 +3,51 @@
 
 const GROUP_CUT = 20000; // UTF-16 units of a text that are shown at first
 const GROUP_FRAMES = 64; // frames that are shown at first
-const GROUP_SHADES = ["logprob", "reference", "none"], GROUP_LAYOUTS = ["below", "beside"], GROUP_FADES = ["fade", "alike"];
+const GROUP_SHADES = ["logprob", "reference", "none"], GROUP_LAYOUTS = ["below", "beside"],
+      GROUP_FADES = ["fade", "alike"];
 
 // ---- completions ----
 
 // The completions, best first, equal ones together: [{members: [indices], text, …}].
 function groupCompletions(answer) {
-    const group = answer.group, rewards = group.rewards || {}, scores = group.scores || {}, consistency = group.consistency || {}, reference = group.reference || {};
+    const group = answer.group, rewards = group.rewards || {}, scores = group.scores || {},
+          consistency = group.consistency || {}, reference = group.reference || {};
     const at = (column, i) => column && column[i] !== undefined ? column[i] : null;
     const all = (group.completions || []).map((completion, i) => ({
-        members: [i], text: completion.text ?? "", finish: completion.finish ?? null, tokens: answer.lengths[i], cuts: answer.cuts[i], ids: new Map(answer.ids[i] || []),
-        logprobs: completion.logprobs || null, reference: at(reference.logprobs, i), mark: answer.marks[i] ?? null, accuracy: at(rewards.accuracy || scores.accuracy, i),
-        format: at(rewards.format || scores.formatted, i), bonus: at(rewards.bonus, i), length: at(rewards.length, i), consistency: at(rewards.consistency, i), total: at(rewards.total, i),
-        advantage: at(group.advantages, i), likelihood: at(reference.answer_probability, i), generated: at(reference.generated, i), chosen: answer.chosen[i] ?? null,
-        verdict: at(consistency.verdict, i), probability: at(consistency.probability, i), reason: at(consistency.reason, i),
+        members: [i],
+        text: completion.text ?? "",
+        finish: completion.finish ?? null,
+        tokens: answer.lengths[i],
+        cuts: answer.cuts[i],
+        ids: new Map(answer.ids[i] || []),
+        logprobs: completion.logprobs || null,
+        reference: at(reference.logprobs, i),
+        mark: answer.marks[i] ?? null,
+        accuracy: at(rewards.accuracy || scores.accuracy, i),
+        format: at(rewards.format || scores.formatted, i),
+        bonus: at(rewards.bonus, i),
+        length: at(rewards.length, i),
+        consistency: at(rewards.consistency, i),
+        total: at(rewards.total, i),
+        advantage: at(group.advantages, i),
+        likelihood: at(reference.answer_probability, i),
+        generated: at(reference.generated, i),
+        chosen: answer.chosen[i] ?? null,
+        verdict: at(consistency.verdict, i),
+        probability: at(consistency.probability, i),
+        reason: at(consistency.reason, i),
     }));
     const together = new Map();
     for (const one of all) {
         const key = JSON.stringify([one.text, one.tokens, one.finish, one.total, one.advantage]);
-        if (together.has(key)) together.get(key).members.push(one.members[0]);
-        else together.set(key, one);
+        if (together.has(key))
+            together.get(key).members.push(one.members[0]);
+        else
+            together.set(key, one);
     }
     const rank = one => one.total ?? one.accuracy ?? -Infinity;
-    return [...together.values()].sort((a, b) => rank(b) - rank(a) || (b.likelihood ?? 0) - (a.likelihood ?? 0) || a.members[0] - b.members[0]);
+    return [...together.values()].sort(
+        (a, b) => rank(b) - rank(a) || (b.likelihood ?? 0) - (a.likelihood ?? 0) || a.members[0] - b.members[0]);
 }
 
 // How much of the text an earlier completion begins with as well: its longest common beginning with any of them.
@@ -46,7 +68,8 @@ function groupSpans(text) {
     const spans = [];
     for (const match of text.matchAll(/<\/?[a-z]{1,20}>/g)) {
         const before = spans[spans.length - 1];
-        if (match[0] === "</answer>" && before && before[3] === "<answer>" && before[1] < match.index) spans.push([before[1], match.index, "chosen"]);
+        if (match[0] === "</answer>" && before && before[3] === "<answer>" && before[1] < match.index)
+            spans.push([before[1], match.index, "chosen"]);
         spans.push([match.index, match.index + match[0].length, "tag", match[0]]);
         if (spans.length > 2000) break;
     }
@@ -57,13 +80,15 @@ function groupSpans(text) {
 function groupShade(one, i, shade) {
     const value = one.logprobs ? one.logprobs[i] : null, other = one.reference ? one.reference[i] : null;
     if (shade === "logprob" && isNumber(value)) return [Math.min(1, -value / 4), "unlikely"];
-    if (shade === "reference" && isNumber(value) && isNumber(other)) return [Math.min(1, Math.abs(value - other) / 2), value < other ? "unlikely" : "likely"];
+    if (shade === "reference" && isNumber(value) && isNumber(other))
+        return [Math.min(1, Math.abs(value - other) / 2), value < other ? "unlikely" : "likely"];
     return [0, "unlikely"];
 }
 
 // A text with its tokens. say(line, element) is called with a token's numbers.
 function groupText(one, shared, shade, say) {
-    const body = el("div", {class: "answer", tabindex: "0", "aria-label": "text of completion " + one.members.map(i => i + 1).join(", ")});
+    const body = el("div",
+        {class: "answer", tabindex: "0", "aria-label": "text of completion " + one.members.map(i => i + 1).join(", ")});
     const spans = groupSpans(one.text);
     const fill = most => {
         body.replaceChildren();
@@ -75,7 +100,9 @@ function groupText(one, shared, shade, say) {
                 const now = span < spans.length && spans[span][0] <= from ? spans[span] : null;
                 let end = Math.min(to, now ? now[1] : span < spans.length ? spans[span][0] : to);
                 if (from < shared && shared < end) end = shared;
-                const names = [now ? now[2] : "", from < shared ? "shared" : "", strong ? "strong" : ""].filter(Boolean).join(" ");
+                const names =
+                    [now ? now[2] : "", from < shared ? "shared" : "", strong ? "strong" : ""].filter(Boolean).join(
+                        " ");
                 const nodes = textNodes(one.text.slice(from, end));
                 parent.append(...(names ? [el("span", {class: names}, nodes)] : nodes));
                 from = end;
@@ -89,18 +116,26 @@ function groupText(one, shared, shade, say) {
             for (let i = 0; i < one.cuts.length && (from < end || one.text.length <= most); i++) {
                 const [strength, tone] = groupShade(one, i, shade), to = one.cuts[i], strong = strength > 0.18;
                 const token = el("span", {class: "token" + (strong ? " strong" : ""), "data-token": i});
-                if (strength > 0.02) token.style.setProperty("background-color", `rgba(var(--${tone}), ${(strength * 0.85).toFixed(2)})`);
-                if (to > from) append(token, from, to, strong);
-                else token.append(el("span", {class: "odd"}, groupOddToken(one, i)));
+                if (strength > 0.02)
+                    token.style.setProperty(
+                        "background-color", `rgba(var(--${tone}), ${(strength * 0.85).toFixed(2)})`);
+                if (to > from)
+                    append(token, from, to, strong);
+                else
+                    token.append(el("span", {class: "odd"}, groupOddToken(one, i)));
                 body.append(token);
                 from = Math.max(from, to);
             }
             if (from < end) append(body, from, end, false);
         }
         if (end < one.text.length)
-            body.append(" … ", el("button", {type: "button", class: "icon", on: {click: () => fill(Infinity)}}, `show all ${fixed(one.text.length)} characters`));
-        else if (!one.text.length && !one.cuts) body.append(el("span", {class: "note"}, "no text"));
-        if (one.finish === "length" && end >= one.text.length) body.append(" ", el("span", {class: "odd"}, "truncated"));
+            body.append(" … ",
+                el("button", {type: "button", class: "icon", on: {click: () => fill(Infinity)}},
+                    `show all ${fixed(one.text.length)} characters`));
+        else if (!one.text.length && !one.cuts)
+            body.append(el("span", {class: "note"}, "no text"));
+        if (one.finish === "length" && end >= one.text.length)
+            body.append(" ", el("span", {class: "odd"}, "truncated"));
     };
     fill(GROUP_CUT);
     groupTokenPointer(one, body, say);
@@ -115,11 +150,17 @@ function groupOddToken(one, i) {
 // The numbers of a token under the pointer, or after ← and →.
 function groupTokenPointer(one, body, say) {
     const tell = element => {
-        const i = Number(element.dataset.token), value = one.logprobs ? one.logprobs[i] : null, other = one.reference ? one.reference[i] : null;
+        const i = Number(element.dataset.token), value = one.logprobs ? one.logprobs[i] : null,
+              other = one.reference ? one.reference[i] : null;
         const from = i ? one.cuts[i - 1] : 0, piece = one.text.slice(from, one.cuts[i]).slice(0, 60);
-        const lines = [`token ${i + 1} of ${one.cuts.length}${one.cuts[i] > from ? `: “${visible(piece).replace(/\n/g, "⏎")}”` : one.ids.has(i) ? `: id ${one.ids.get(i)}` : ""}`,
+        const lines = [
+            `token ${i + 1} of ${one.cuts.length}${
+                one.cuts[i] > from ? `: “${visible(piece).replace(/\n/g, "⏎")}”`
+                    : one.ids.has(i) ? `: id ${one.ids.get(i)}`
+                                     : ""}`,
             isNumber(value) ? `log p ${fixed(value, 3)} (${percent(Math.exp(value), 1)})` : "no log-probability",
-            isNumber(other) ? `reference ${fixed(other, 3)}, difference ${signed(value - other, 3)}` : ""];
+            isNumber(other) ? `reference ${fixed(other, 3)}, difference ${signed(value - other, 3)}` : ""
+        ];
         say(lines.filter(Boolean).join("\n"), element);
     };
     let now = null;
@@ -133,8 +174,10 @@ function groupTokenPointer(one, body, say) {
     };
     body.addEventListener("pointermove", event => {
         const token = event.target.closest(".token");
-        if (token) tell(token);
-        else tipHide();
+        if (token)
+            tell(token);
+        else
+            tipHide();
     });
     body.addEventListener("pointerleave", tipHide);
     body.addEventListener("keydown", event => {
@@ -151,25 +194,55 @@ function groupTokenPointer(one, body, say) {
 // A bar on a scale from low to high, from zero to the value.
 function groupMeter(name, value, low, high, digits, text) {
     const x = v => high > low ? 100 * (Math.max(low, Math.min(high, v)) - low) / (high - low) : 0;
-    const drawing = svg("svg", {viewBox: "0 0 100 9", preserveAspectRatio: "none", "aria-hidden": "true"}, svg("rect", {class: "track", x: 0, y: 3.5, width: 100, height: 2}));
-    if (isNumber(value)) drawing.append(svg("rect", {class: "value", x: Math.min(x(0), x(value)), y: 1, width: Math.abs(x(value) - x(0)), height: 7}));
-    if (low < 0) drawing.append(svg("line", {class: "zero", x1: x(0), x2: x(0), y1: 0, y2: 9, "vector-effect": "non-scaling-stroke"}));
-    return el("div", {class: "meter"}, el("span", {}, name), drawing, el("b", {}, text ?? (isNumber(value) && low < 0 ? signed(value, digits) : fixed(value, digits))));
+    const drawing = svg("svg", {viewBox: "0 0 100 9", preserveAspectRatio: "none", "aria-hidden": "true"},
+        svg("rect", {class: "track", x: 0, y: 3.5, width: 100, height: 2}));
+    if (isNumber(value))
+        drawing.append(svg(
+            "rect", {class: "value", x: Math.min(x(0), x(value)), y: 1, width: Math.abs(x(value) - x(0)), height: 7}));
+    if (low < 0)
+        drawing.append(
+            svg("line", {class: "zero", x1: x(0), x2: x(0), y1: 0, y2: 9, "vector-effect": "non-scaling-stroke"}));
+    return el("div", {class: "meter"}, el("span", {}, name), drawing,
+        el("b", {}, text ?? (isNumber(value) && low < 0 ? signed(value, digits) : fixed(value, digits))));
 }
 
 function groupCard(one, shared, shade, scale, say) {
-    const right = one.accuracy === 1, word = one.accuracy === null ? "not scored" : right ? "right" : isNumber(one.accuracy) && one.accuracy > 0 ? `accuracy ${fixed(one.accuracy, 2)}` : "wrong";
-    const parts = [["acc", one.accuracy, 0], ["fmt", one.format, 0], ["bonus", one.bonus, 1], ["len", one.length, 1], ["cons", one.consistency, 2]].filter(p => p[1] !== null)
-        .map(([name, value, digits]) => `${name} ${fixed(value, Number.isInteger(value) && digits < 2 ? digits : 2)}`).join(" ");
+    const right = one.accuracy === 1,
+          word = one.accuracy === null               ? "not scored"
+        : right                                      ? "right"
+        : isNumber(one.accuracy) && one.accuracy > 0 ? `accuracy ${fixed(one.accuracy, 2)}`
+                                                     : "wrong";
+    const parts =
+        [
+            ["acc", one.accuracy, 0], ["fmt", one.format, 0], ["bonus", one.bonus, 1], ["len", one.length, 1],
+            ["cons", one.consistency, 2]
+        ].filter(p => p[1] !== null)
+            .map(([name, value, digits]) =>
+                     `${name} ${fixed(value, Number.isInteger(value) && digits < 2 ? digits : 2)}`)
+            .join(" ");
     const kind = one.accuracy === null ? "" : right ? " right" : " wrong";
     const judged = one.verdict !== null || one.probability !== null || one.reason !== null;
-    return el("article", {class: "card" + kind}, el("div", {class: "scores"},
-        el("div", {class: "who"}, word + (one.members.length > 1 ? ` × ${one.members.length}` : ""), el("span", {}, one.members.length > 8 ? `#${one.members.slice(0, 8).map(i => i + 1).join(" #")} …` : one.members.map(i => `#${i + 1}`).join(" "))),
-        groupMeter("reward", one.total, Math.min(0, scale.low), scale.high, 2), groupMeter("advantage", one.advantage, -scale.advantage, scale.advantage, 2), groupMeter("likelihood", one.likelihood, 0, 1, 2),
-        el("div", {class: "parts"}, el("span", {}, parts), el("span", {}, isNumber(one.tokens) ? plural(one.tokens, "token") : "")))
-    , el("div", {class: "body"}, groupText(one, shared, shade, say),
-        one.generated !== null ? el("p", {class: "reason"}, "the reference wrote: ", textNodes(one.generated, 500)) : null,
-        judged ? el("p", {class: "reason"}, one.verdict === null ? null : [sign(one.verdict ? "ok" : "warn"), " "], one.probability === null ? "judge: " : `supported with ${percent(one.probability)}: `, one.reason === null ? (one.verdict === null ? ABSENT : one.verdict ? "consistent" : "contradicts") : textNodes(one.reason, 500)) : null));
+    return el("article", {class: "card" + kind},
+        el("div", {class: "scores"},
+            el("div", {class: "who"}, word + (one.members.length > 1 ? ` × ${one.members.length}` : ""),
+                el("span", {},
+                    one.members.length > 8 ? `#${one.members.slice(0, 8).map(i => i + 1).join(" #")} …`
+                                           : one.members.map(i => `#${i + 1}`).join(" "))),
+            groupMeter("reward", one.total, Math.min(0, scale.low), scale.high, 2),
+            groupMeter("advantage", one.advantage, -scale.advantage, scale.advantage, 2),
+            groupMeter("likelihood", one.likelihood, 0, 1, 2),
+            el("div", {class: "parts"}, el("span", {}, parts),
+                el("span", {}, isNumber(one.tokens) ? plural(one.tokens, "token") : ""))),
+        el("div", {class: "body"}, groupText(one, shared, shade, say),
+            one.generated !== null ? el("p", {class: "reason"}, "the reference wrote: ", textNodes(one.generated, 500))
+                                   : null,
+            judged ? el("p", {class: "reason"}, one.verdict === null ? null : [sign(one.verdict ? "ok" : "warn"), " "],
+                         one.probability === null ? "judge: " : `supported with ${percent(one.probability)}: `,
+                         one.reason === null ? (one.verdict === null ? ABSENT
+                                                       : one.verdict ? "consistent"
+                                                                     : "contradicts")
+                                             : textNodes(one.reason, 500))
+                   : null));
 }
 
 // ---- beside the completions ----
@@ -179,28 +252,49 @@ function groupMedia(answer) {
     if (!media.length) return el("p", {class: "empty"}, "No frames: no stage has decoded its media.");
     return media.map((medium, m) => {
         const known = answer.media[m] || {available: false, why: null}, name = groupMediaName(answer.group, m);
-        const about = el("p", {class: "note"}, name ? [textNodes(name, 80), ": "] : "", medium.kind === "image" ? `an image of ${medium.width} × ${medium.height}` : `${plural(medium.frames, "frame")} of ${medium.width} × ${medium.height}`, known.available ? ", as the model saw them" : "");
-        if (!known.available) return el("div", {}, el("p", {class: "empty"}, sign("off"), " The frames are not here", known.why ? `: ${visible(known.why)}.` : "."), about);
+        const about = el("p", {class: "note"}, name ? [textNodes(name, 80), ": "] : "",
+            medium.kind === "image" ? `an image of ${medium.width} × ${medium.height}`
+                                    : `${plural(medium.frames, "frame")} of ${medium.width} × ${medium.height}`,
+            known.available ? ", as the model saw them" : "");
+        if (!known.available)
+            return el("div", {},
+                el("p", {class: "empty"}, sign("off"), " The frames are not here",
+                    known.why ? `: ${visible(known.why)}.` : "."),
+                about);
         const times = Math.max(1, Math.floor(146 / medium.width)), width = Math.min(medium.width * times, 300);
         const figures = Array.from({length: Math.min(medium.frames, GROUP_FRAMES)}, (_, n) => {
             const address = apiFrame(medium.key, n), time = medium.timestamps ? medium.timestamps[n] : null;
-            return el("figure", {}, address ? el("img", {src: address, width, height: Math.round(medium.height * width / medium.width), alt: `frame ${n + 1}`, loading: "lazy"}) : el("p", {class: "empty"}, "not in this file"),
+            return el("figure", {},
+                address ? el("img", {
+                    src: address,
+                    width,
+                    height: Math.round(medium.height * width / medium.width),
+                    alt: `frame ${n + 1}`,
+                    loading: "lazy"
+                })
+                        : el("p", {class: "empty"}, "not in this file"),
                 isNumber(time) ? el("figcaption", {}, fixed(time, 2) + " s") : null);
         });
-        return el("div", {}, el("div", {class: "frames"}, figures), medium.frames > GROUP_FRAMES ? el("p", {class: "note"}, `the first ${GROUP_FRAMES}`) : null, about);
+        return el("div", {}, el("div", {class: "frames"}, figures),
+            medium.frames > GROUP_FRAMES ? el("p", {class: "note"}, `the first ${GROUP_FRAMES}`) : null, about);
     });
 }
 
 // The path of a medium, its last part.
 function groupMediaName(group, m) {
-    const parts = (group.prompt.messages || []).flatMap(message => Array.isArray(message.content) ? message.content : []).filter(part => part.video || part.image);
+    const parts = (group.prompt.messages || [])
+                      .flatMap(message => Array.isArray(message.content) ? message.content : [])
+                      .filter(part => part.video || part.image);
     const path = parts[m] ? parts[m].video || parts[m].image : null;
     return path ? path.split("/").pop() : null;
 }
 
 // The question without its options, which have a table of their own.
 function groupQuestion(group) {
-    const text = group.prompt.question ?? (group.prompt.messages || []).flatMap(m => typeof m.content === "string" ? [m.content] : m.content.filter(p => p.text).map(p => p.text)).join("\n");
+    const text = group.prompt.question ??
+        (group.prompt.messages || [])
+            .flatMap(m => typeof m.content === "string" ? [m.content] : m.content.filter(p => p.text).map(p => p.text))
+            .join("\n");
     const options = group.prompt.options || [], cut = options.length ? text.indexOf("\nOptions:\n") : -1;
     return cut > 0 ? text.slice(0, cut) : text;
 }
@@ -211,31 +305,68 @@ function groupOptions(answer) {
     const counts = new Map(), total = answer.chosen.length || 1;
     for (const letter of answer.chosen) counts.set(letter, (counts.get(letter) || 0) + 1);
     const accuracy = (answer.group.rewards || answer.group.scores || {}).accuracy || [];
-    const named = answer.chosen.filter((letter, i) => letter !== null && letter === answer.solution && accuracy[i] === 0).length, none = counts.get(null) || 0;
+    const named =
+              answer.chosen.filter((letter, i) => letter !== null && letter === answer.solution && accuracy[i] === 0)
+                  .length,
+          none = counts.get(null) || 0;
     return el("div", {}, el("table", {class: "options"}, el("tbody", {}, options.map((option, i) => {
         const letter = letters[i], right = letter === answer.solution, count = counts.get(letter) || 0;
-        return el("tr", {class: right ? "right" : "wrong"}, el("td", {}, letter), el("td", {}, textNodes(option, 300), right ? " ✓" : ""), el("td", {}, el("span", {class: "bar"}, el("span", {css: {width: `${count / total * 100}%`}}))), el("td", {class: "number"}, answer.chosen.length ? String(count) : ""));
-    }))), none ? el("p", {class: "note"}, `${none === 1 ? "1 completion names" : none + " completions name"} no option`) : null,
-    named ? el("p", {class: "bad"}, sign("warn"), ` ${named === 1 ? "1 completion names" : named + " completions name"} the right option, yet ${named === 1 ? "counts" : "count"} as wrong`) : null);
+        return el("tr", {class: right ? "right" : "wrong"}, el("td", {}, letter),
+            el("td", {}, textNodes(option, 300), right ? " ✓" : ""),
+            el("td", {}, el("span", {class: "bar"}, el("span", {css: {width: `${count / total * 100}%`}}))),
+            el("td", {class: "number"}, answer.chosen.length ? String(count) : ""));
+    }))),
+        none ? el("p", {class: "note"}, `${none === 1 ? "1 completion names" : none + " completions name"} no option`)
+             : null,
+        named ? el("p", {class: "bad"}, sign("warn"),
+                    ` ${named === 1 ? "1 completion names" : named + " completions name"} the right option, yet ${
+                        named === 1 ? "counts" : "count"} as wrong`)
+              : null);
 }
 
 function groupSide(answer, query) {
     const group = answer.group, reference = group.reference, waits = Object.entries(answer.waits || {});
     const pair = (name, ...value) => [el("dt", {}, name), el("dd", {}, value)];
     const same = answer.same || [];
-    return el("aside", {class: "side"}, groupMedia(answer), el("div", {}, el("p", {class: "question"}, textNodes(groupQuestion(group), GROUP_CUT)), groupOptions(answer)),
-        same.length > 1 ? el("div", {}, el("h3", {}, "The same sample"), el("ul", {class: "same"}, same.map(other => el("li", {}, other.id === group.id ? el("b", {}, isNumber(other.step) ? `step ${other.step}` : textNodes(other.id, 20)) : groupLink(other.id, query, {}, isNumber(other.step) ? `step ${other.step}` : textNodes(other.id, 20)),
-            cellsDraw(other.marks, other.marks.length), el("span", {}, fixed(other.reward, 2)))))) : null,
-        el("dl", {class: "pairs"}, pair("sample", group.sample_id === undefined ? ABSENT : textNodes(group.sample_id, 600)), group.prompt.problem_type ? pair("type", textNodes(group.prompt.problem_type, 60)) : null, isNumber(answer.prompt_tokens) ? pair("prompt", plural(answer.prompt_tokens, "token")) : null,
-            reference ? pair("reference", `version ${fixed(reference.version)}`) : null, group.consistency && group.consistency.judge ? pair("judge", textNodes(group.consistency.judge, 60)) : null, (group.media || []).map(m => pair("frame key", el("span", {title: m.key}, visible(m.key).slice(0, 12) + "…"))),
-            waits.map(([stage, [waited, had]]) => pair(textNodes(stage, 40), `${duration(had)}${isNumber(waited) ? `, after ${duration(waited)} of waiting` : ""}`))));
+    return el("aside", {class: "side"}, groupMedia(answer),
+        el("div", {}, el("p", {class: "question"}, textNodes(groupQuestion(group), GROUP_CUT)), groupOptions(answer)),
+        same.length > 1
+            ? el("div", {}, el("h3", {}, "The same sample"),
+                  el("ul", {class: "same"},
+                      same.map(
+                          other => el("li", {},
+                              other.id === group.id
+                                  ? el("b", {}, isNumber(other.step) ? `step ${other.step}` : textNodes(other.id, 20))
+                                                                     : groupLink(other.id, query, {},
+                                        isNumber(other.step) ? `step ${other.step}` : textNodes(other.id, 20)),
+                              cellsDraw(other.marks, other.marks.length), el("span", {}, fixed(other.reward, 2))))))
+                                               : null,
+        el("dl", {class: "pairs"},
+                                               pair("sample", group.sample_id === undefined ? ABSENT : textNodes(group.sample_id, 600)),
+            group.prompt.problem_type ? pair("type", textNodes(group.prompt.problem_type, 60)) : null,
+            isNumber(answer.prompt_tokens) ? pair("prompt", plural(answer.prompt_tokens, "token")) : null,
+            reference ? pair("reference", `version ${fixed(reference.version)}`) : null,
+            group.consistency && group.consistency.judge ? pair("judge", textNodes(group.consistency.judge, 60)) : null,
+                                               (group.media || [])
+                                                   .map(m => pair("frame key", el("span", {title: m.key}, visible(m.key).slice(0, 12) + "…"))),
+                                               waits.map(([stage, [waited, had]]) => pair(textNodes(stage, 40),
+                                                             `${duration(had)}${isNumber(waited) ? `, after ${duration(waited)} of waiting` : ""                                   }`))));
 }
 
 // ---- the page ----
 
 // Buttons of which one is pressed. options: [[value, text, usable, why not]].
 function groupTabs(name, value, options, set) {
-    return el("span", {class: "tabs", role: "group", "aria-label": name}, options.map(([option, text, usable = true, why = null]) => el("button", {type: "button", id: `${name}-${option}`, "aria-pressed": String(option === value), disabled: !usable, title: usable ? null : why, on: {click: () => set(option)}}, text)));
+    return el("span", {class: "tabs", role: "group", "aria-label": name},
+        options.map(([option, text, usable = true, why = null]) => el("button", {
+            type: "button",
+            id: `${name}-${option}`,
+            "aria-pressed": String(option === value),
+            disabled: !usable,
+            title: usable ? null : why,
+            on: {click: () => set(option)}
+        },
+                        text)));
 }
 
 function groupRamp(shade) {
@@ -244,40 +375,89 @@ function groupRamp(shade) {
         item.style.setProperty("background-color", `rgba(var(--${tone}), ${strength * 0.85})`);
         return item;
     };
-    if (shade === "logprob") return el("span", {class: "ramp"}, "log p 0", [0, 0.25, 0.5, 0.75, 1].map(s => box("unlikely", s)), "−4");
-    if (shade === "reference") return el("span", {class: "ramp"}, "less likely than in the reference", box("unlikely", 1), box("unlikely", 0.4), box("likely", 0), box("likely", 0.4), box("likely", 1), "more likely");
+    if (shade === "logprob")
+        return el("span", {class: "ramp"}, "log p 0", [0, 0.25, 0.5, 0.75, 1].map(s => box("unlikely", s)), "−4");
+    if (shade === "reference")
+        return el("span", {class: "ramp"}, "less likely than in the reference", box("unlikely", 1),
+            box("unlikely", 0.4), box("likely", 0), box("likely", 0.4), box("likely", 1), "more likely");
     return null;
 }
 
 const groupPage = {
-    title: "Group", path: "/groups",
+    title: "Group",
+    path: "/groups",
     async draw(view) {
-        const id = decodeURIComponent(here.path.slice("/group/".length)), query = groupsQuery(here.params), of = here.params.of;
+        const id = decodeURIComponent(here.path.slice("/group/".length)), query = groupsQuery(here.params),
+              of = here.params.of;
         const answer = await apiGet(groupPath(id), {of}, view.signal), group = answer.group;
         document.title = `${visible(id)} · ${document.title}`;
         const completions = groupCompletions(answer), has = key => completions.some(one => one[key]);
         const shadeable = has("cuts") && has("logprobs"), comparable = shadeable && has("reference");
-        const why = !has("logprobs") ? "The run keeps no log-probabilities." : answer.why_no_cuts || "The tokens do not give the text.";
-        const present = {shade: here.params.shade, layout: here.params.layout || "below", fade: here.params.fade || "fade"};
+        const why = !has("logprobs") ? "The run keeps no log-probabilities."
+                                     : answer.why_no_cuts || "The tokens do not give the text.";
+        const present = {
+            shade: here.params.shade,
+            layout: here.params.layout || "below",
+            fade: here.params.fade || "fade"
+        };
         if (!GROUP_SHADES.includes(present.shade)) present.shade = "logprob";
-        if (!shadeable) present.shade = "none";
-        else if (present.shade === "reference" && !comparable) present.shade = "logprob";
-        const totals = completions.map(one => one.total).filter(isNumber), advantages = completions.map(one => isNumber(one.advantage) ? Math.abs(one.advantage) : null);
-        const scale = {low: minOf(totals) ?? 0, high: Math.max(maxOf(totals) ?? 1, 1e-9), advantage: Math.max(1, maxOf(advantages) ?? 1)};
+        if (!shadeable)
+            present.shade = "none";
+        else if (present.shade === "reference" && !comparable)
+            present.shade = "logprob";
+        const totals = completions.map(one => one.total).filter(isNumber),
+              advantages = completions.map(one => isNumber(one.advantage) ? Math.abs(one.advantage) : null);
+        const scale = {
+            low: minOf(totals) ?? 0,
+            high: Math.max(maxOf(totals) ?? 1, 1e-9),
+            advantage: Math.max(1, maxOf(advantages) ?? 1)
+        };
         const set = change => go(here.path, {...here.params, ...change}, {replace: true});
         const say = (text, element) => {
             const box = element.getClientRects()[0] || element.getBoundingClientRect();
             tipShow(text, box.left, box.bottom - 10);
         };
         const siblings = groupNeighbours(id, query, answer);
-        const step = (to, text, name) => el("button", {type: "button", class: "icon", id: name, "aria-label": name + " group", disabled: !to, on: {click: () => go("/group/" + encodeURIComponent(to), here.params)}}, text);
-        const mean = meanOf(totals.length ? (group.rewards || {}).total || [] : []), spread = groupDeviation((group.rewards || {}).total || []);
-        const facts = [group.trained ? `step ${group.trained.step}` : "", group.sample_id !== undefined ? ["sample ", textNodes(group.sample_id, 40)] : "", mean === null ? "" : `reward ${fixed(mean, 2)} ± ${fixed(spread, 2)}`].filter(Boolean);
+        const step = (to, text, name) => el("button", {
+            type: "button",
+            class: "icon",
+            id: name,
+            "aria-label": name + " group",
+            disabled: !to,
+            on: {click: () => go("/group/" + encodeURIComponent(to), here.params)}
+        },
+            text);
+        const mean = meanOf(totals.length ? (group.rewards || {}).total || [] : []),
+              spread = groupDeviation((group.rewards || {}).total || []);
+        const facts = [
+            group.trained ? `step ${group.trained.step}` : "",
+            group.sample_id !== undefined ? ["sample ", textNodes(group.sample_id, 40)] : "",
+            mean === null ? "" : `reward ${fixed(mean, 2)} ± ${fixed(spread, 2)}`
+        ].filter(Boolean);
         const silent = (group.advantages || []).length > 0 && group.advantages.every(a => a === 0);
         const shared = present.fade === "fade" ? groupShared(completions) : completions.map(() => 0);
-        const controls = el("div", {class: "controls"}, "shade", groupTabs("shade", present.shade, [["logprob", "log-probability", shadeable, why], ["reference", "policy − reference", comparable, shadeable ? "The run keeps the reference's log-probability of the answers alone (logprobs: all keeps all)." : why], ["none", "none"]], shade => set({shade})),
-            "lay out", groupTabs("layout", present.layout, [["below", "below"], ["beside", "beside"]], layout => set({layout})), groupTabs("fade", present.fade, [["fade", "fade shared beginnings"], ["alike", "all alike"]], fade => set({fade})), groupRamp(present.shade), shadeable ? null : el("span", {}, `Not shaded: ${visible(why)}`));
-        const quarantine = group.quarantine ? el("p", {class: "problem"}, sign("warn"), " quarantined by ", textNodes(group.quarantine.stage, 60), ": ", textNodes(group.quarantine.reason, 500)) : null;
+        const controls = el("div", {class: "controls"}, "shade",
+            groupTabs("shade", present.shade,
+                [
+                    ["logprob", "log-probability", shadeable, why],
+                    [
+                        "reference", "policy − reference", comparable,
+                        shadeable
+                            ? "The run keeps the reference's log-probability of the answers alone (logprobs: all keeps all)."
+                            : why
+                    ],
+                    ["none", "none"]
+                ],
+                shade => set({shade})),
+            "lay out",
+            groupTabs("layout", present.layout, [["below", "below"], ["beside", "beside"]], layout => set({layout})),
+            groupTabs("fade", present.fade, [["fade", "fade shared beginnings"], ["alike", "all alike"]],
+                fade => set({fade})),
+            groupRamp(present.shade), shadeable ? null : el("span", {}, `Not shaded: ${visible(why)}`));
+        const quarantine = group.quarantine
+            ? el("p", {class: "problem"}, sign("warn"), " quarantined by ", textNodes(group.quarantine.stage, 60), ": ",
+                  textNodes(group.quarantine.reason, 500))
+            : null;
         domReplace(view.main, el("div", {class: "title"}, el("h1", {}, textNodes(id, 120)), of ? el("span", {}, "of ", textNodes(of, 40)) : null, el("span", {}, facts.flatMap((fact, i) => i ? [", ", fact] : [fact])), answer.marks.length ? cellsDraw(answer.marks, answer.marks.length) : null, silent ? el("span", {}, "no signal: every advantage is 0") : null,
             el("span", {class: "right buttons"}, link("/groups", query, {class: "go", id: "to-list"}, "list"), step(siblings.previous, "◂", "previous"), siblings.place, step(siblings.next, "▸", "next"))),
         el("div", {class: "group-page"}, groupSide(answer, query), el("div", {}, quarantine, completions.length ? [controls, el("div", {class: "cards " + present.layout}, completions.map((one, i) => groupCard(one, shared[i], present.shade, scale, say)))] : quarantine ? null : el("p", {class: "empty"}, "No completions yet."))));
@@ -289,11 +469,19 @@ const groupPage = {
             return value;
         };
         const walk = to => () => to ? go("/group/" + encodeURIComponent(to), here.params) : false;
-        return {keys: {
-            s: () => set({shade: cycle(GROUP_SHADES, present.shade, shade => shade === "none" || shadeable && (shade !== "reference" || comparable))}),
-            v: () => set({layout: cycle(GROUP_LAYOUTS, present.layout)}), f: () => set({fade: cycle(GROUP_FADES, present.fade)}),
-            "[": walk(siblings.previous), "]": walk(siblings.next), Escape: () => go("/groups", query),
-        }};
+        return {
+            keys: {
+                s: () => set({
+                    shade: cycle(GROUP_SHADES, present.shade,
+                        shade => shade === "none" || shadeable && (shade !== "reference" || comparable))
+                }),
+                v: () => set({layout: cycle(GROUP_LAYOUTS, present.layout)}),
+                f: () => set({fade: cycle(GROUP_FADES, present.fade)}),
+                "[": walk(siblings.previous),
+                "]": walk(siblings.next),
+                Escape: () => go("/groups", query),
+            }
+        };
     },
 };
 
@@ -305,6 +493,18 @@ function groupDeviation(values) {
 // The groups before and after: of the last table if this group was in it, else of the store.
 function groupNeighbours(id, query, answer) {
     const at = groupsList.key === JSON.stringify(query) ? groupsList.ids.indexOf(id) : -1;
-    if (at >= 0) return {previous: groupsList.ids[at - 1], next: groupsList.ids[at + 1], place: `${fixed(at + 1)} of ${fixed(groupsList.ids.length)} in the list`};
-    return {previous: answer.previous, next: answer.next, place: isNumber(answer.position) ? `${fixed(answer.position)}${state.live && isNumber(state.live.done) ? " of " + fixed(state.live.done) : ""}` : ""};
+    if (at >= 0)
+        return {
+            previous: groupsList.ids[at - 1],
+            next: groupsList.ids[at + 1],
+            place: `${fixed(at + 1)} of ${fixed(groupsList.ids.length)} in the list`
+        };
+    return {
+        previous: answer.previous,
+        next: answer.next,
+        place: isNumber(answer.position)
+            ? `${fixed(answer.position)}${
+                  state.live && isNumber(state.live.done) ? " of " + fixed(state.live.done) : ""}`
+            : ""
+    };
 }

@@ -1,10 +1,20 @@
 "use strict";
 // The frame around the pages: addresses, keys, the header, what is asked of the server while the run goes on.
 
-// A page: {title, path, draw(view)}. draw fills view.main and returns {live, redraw, keys}, all optional: live() after new
-// reports, redraw() when colours or widths have changed, and a function for each key. view.signal ends its requests.
-const here = {path: "/", params: {}}; // the present address
-const state = {run: null, live: null, shown: null, view: null, failed: null};
+// A page: {title, path, draw(view)}. draw fills view.main and returns {live, redraw, keys}, all optional: live() after
+// new reports, redraw() when colours or widths have changed, and a function for each key. view.signal ends its
+// requests.
+const here = {
+    path: "/",
+    params: {}
+}; // the present address
+const state = {
+    run: null,
+    live: null,
+    shown: null,
+    view: null,
+    failed: null
+};
 
 const LIVE_SECONDS = 2, HISTORY_ROWS = 1800, EVENT_ROWS = 1000;
 
@@ -30,11 +40,14 @@ function addressRead() {
     here.params = Object.fromEntries(new URLSearchParams(mark < 0 ? "" : text.slice(mark + 1)));
 }
 
-// Shows an address. `replace`: the one before it is no place to come back to. `anchor`: the id of a section to scroll to.
+// Shows an address. `replace`: the one before it is no place to come back to. `anchor`: the id of a section to scroll
+// to.
 function go(path, params, {replace = false, anchor = null} = {}) {
     const address = addressOf(path, params);
-    if (replace) history.replaceState(null, "", address);
-    else history.pushState(null, "", address);
+    if (replace)
+        history.replaceState(null, "", address);
+    else
+        history.pushState(null, "", address);
     return show(anchor, replace);
 }
 
@@ -49,7 +62,8 @@ function link(path, params, attributes, ...children) {
 }
 
 function groupLink(id, params, attributes, ...children) {
-    return link("/group/" + encodeURIComponent(id), params, attributes, ...(children.length ? children : [textNodes(id, 60)]));
+    return link(
+        "/group/" + encodeURIComponent(id), params, attributes, ...(children.length ? children : [textNodes(id, 60)]));
 }
 
 // ---- showing a page ----
@@ -68,7 +82,8 @@ async function show(anchor = null, stay = false) {
     state.view = view;
     state.shown = null;
     headerDraw();
-    document.title = `${name ? pageNamed(name).title : "nothing here"} · ${state.run ? visible(state.run.name) : "caravan"}`;
+    document.title =
+        `${name ? pageNamed(name).title : "nothing here"} · ${state.run ? visible(state.run.name) : "caravan"}`;
     main.setAttribute("aria-busy", "true");
     if (!samePage) domReplace(main, content);
     try {
@@ -89,9 +104,12 @@ async function show(anchor = null, stay = false) {
         }
     }
     if (state.shown && state.shown.redraw) state.shown.redraw(); // now that widths are known
-    const target = anchor && document.getElementById(anchor), again = stay && focused && document.getElementById(focused);
-    if (target) target.scrollIntoView({block: "start"});
-    else if (!stay && !samePage) scrollTo(0, 0);
+    const target = anchor && document.getElementById(anchor),
+          again = stay && focused && document.getElementById(focused);
+    if (target)
+        target.scrollIntoView({block: "start"});
+    else if (!stay && !samePage)
+        scrollTo(0, 0);
     if (again) again.focus({preventScroll: true});
     document.documentElement.dataset.shown = String(Number(document.documentElement.dataset.shown || 0) + 1);
 }
@@ -104,15 +122,22 @@ function problem(error) {
 
 // ---- the header ----
 
-const STATES = {running: ["running", "running"], finished: ["over", "finished"], "not active": ["over", "not active"]};
+const STATES = {
+    running: ["running", "running"],
+    finished: ["over", "finished"],
+    "not active": ["over", "not active"]
+};
 
 function headerDraw() {
     const run = state.run, live = state.live;
     const current = pageOf(here.path) === "group" ? "groups" : pageOf(here.path);
-    domReplace(document.getElementById("nav"), ["overview", "groups", "compare", "trace"].map(name =>
-        link(pageNamed(name).path, {}, {"aria-current": name === current ? "page" : null, id: "to-" + name}, pageNamed(name).title)));
+    domReplace(document.getElementById("nav"),
+        ["overview", "groups", "compare", "trace"].map(
+            name => link(pageNamed(name).path, {}, {"aria-current": name === current ? "page" : null, id: "to-" + name},
+                pageNamed(name).title)));
     if (!run) return;
-    const [shape, word] = state.failed ? ["off", "the viewer does not answer"] : STATES[live.state] || ["off", live.state];
+    const [shape, word] =
+        state.failed ? ["off", "the viewer does not answer"] : STATES[live.state] || ["off", live.state];
     const share = live.total > 0 && isNumber(live.done) ? Math.min(1, live.done / live.total) : null;
     const finished = live.state !== "running" && isNumber(run.seconds) ? `in ${clockDuration(run.seconds)}` : null;
     domReplace(document.getElementById("status"),
@@ -120,16 +145,22 @@ function headerDraw() {
         el("span", {class: "state"}, sign(shape), word),
         isNumber(live.step) ? el("span", {}, "step ", el("b", {}, fixed(live.step))) : null,
         share === null ? null : el("span", {class: "bar progress"}, el("span", {css: {width: `${share * 100}%`}})),
-        isNumber(live.done) ? el("span", {}, el("b", {}, fixed(live.done)), isNumber(live.total) ? ` of ${fixed(live.total)}` : "", " groups") : null,
-        live.state === "running" && isNumber(live.rate) ? el("span", {class: "wide"}, `${fixed(live.rate, 1)} groups/s${isNumber(live.left) ? `, ${clockDuration(live.left)} left` : ""}`) : null,
+        isNumber(live.done) ? el("span", {}, el("b", {}, fixed(live.done)),
+                                  isNumber(live.total) ? ` of ${fixed(live.total)}` : "", " groups")
+                                                       : null,
+        live.state === "running" && isNumber(live.rate)
+            ? el("span", {class: "wide"},
+                  `${fixed(live.rate, 1)} groups/s${isNumber(live.left) ? `, ${clockDuration(live.left)} left` : ""}`)
+                                                                        : null,
         finished ? el("span", {class: "wide"}, finished) : null);
 }
 
 function footerDraw() {
     const run = state.run, left = api.file ? api.file.left_out || [] : [];
-    domReplace(document.getElementById("footer"),
-        [visible(run.path ? `${run.version}, ${run.path}` : run.version), ...run.notes, ...(api.file ? ["This file loads nothing."] : []),
-            ...left.map(text => "Left out: " + text)].map(text => el("p", {}, textNodes(text))));
+    domReplace(document.getElementById("footer"), [
+        visible(run.path ? `${run.version}, ${run.path}` : run.version), ...run.notes,
+        ...(api.file ? ["This file loads nothing."] : []), ...left.map(text => "Left out: " + text)
+    ].map(text => el("p", {}, textNodes(text))));
 }
 
 // ---- light and dark ----
@@ -167,22 +198,33 @@ function themeToggle() {
 // ---- keys ----
 
 const KEYS = [
-    ["1 2 3 4", "overview, groups, compare, trace"], ["/", "to the condition of groups"], ["j k", "down and up in a table"], ["Enter", "open the row"],
-    ["[ ]", "the group before, the group after"], ["s v f", "of a group: shading, layout, shared beginnings"], ["← →", "a token, a step, a cell"],
-    ["w a s d 0", "of a trace and of curves: closer, left, wider, right, all"], ["Esc", "back to the list; leave a field"], ["t", "light or dark"], ["?", "this list"],
+    ["1 2 3 4", "overview, groups, compare, trace"],
+    ["/", "to the condition of groups"],
+    ["j k", "down and up in a table"],
+    ["Enter", "open the row"],
+    ["[ ]", "the group before, the group after"],
+    ["s v f", "of a group: shading, layout, shared beginnings"],
+    ["← →", "a token, a step, a cell"],
+    ["w a s d 0", "of a trace and of curves: closer, left, wider, right, all"],
+    ["Esc", "back to the list; leave a field"],
+    ["t", "light or dark"],
+    ["?", "this list"],
 ];
 
 function keysShow() {
     const dialog = document.getElementById("keys");
     if (dialog.open) return dialog.close();
-    domReplace(dialog, el("h2", {}, "Keys"), el("dl", {}, KEYS.map(([key, text]) => [el("dt", {}, key.split(" ").map(k => el("kbd", {}, k))), el("dd", {}, text)])),
+    domReplace(dialog, el("h2", {}, "Keys"),
+        el("dl", {},
+            KEYS.map(([key, text]) => [el("dt", {}, key.split(" ").map(k => el("kbd", {}, k))), el("dd", {}, text)])),
         el("button", {type: "button", class: "icon", on: {click: () => dialog.close()}}, "close"));
     dialog.showModal();
 }
 
 function keyPressed(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const dialog = document.getElementById("keys"), field = event.target.closest && event.target.closest("input, select, textarea");
+    const dialog = document.getElementById("keys"),
+          field = event.target.closest && event.target.closest("input, select, textarea");
     if (dialog.open) {
         if (event.key === "?") event.preventDefault(), dialog.close();
         return;
@@ -192,10 +234,15 @@ function keyPressed(event) {
         return;
     }
     const numbers = {1: "/", 2: "/groups", 3: "/compare", 4: "/trace"};
-    const common = {"?": keysShow, t: themeToggle, "/": () => go("/groups", here.path === "/groups" ? here.params : {}, {replace: here.path === "/groups"}).then(() => {
-        const where = document.getElementById("where");
-        if (where) where.focus();
-    })};
+    const common = {
+        "?": keysShow,
+        t: themeToggle,
+        "/": () =>
+            go("/groups", here.path === "/groups" ? here.params : {}, {replace: here.path === "/groups"}).then(() => {
+                const where = document.getElementById("where");
+                if (where) where.focus();
+            })
+    };
     const own = state.shown && state.shown.keys ? state.shown.keys[event.key] : null;
     const action = own || common[event.key] || (numbers[event.key] ? () => go(numbers[event.key], {}) : null);
     if (!action || action(event) === false) return;
@@ -208,7 +255,10 @@ function keyPressed(event) {
 function liveMerge(answer) {
     const before = state.live;
     if (before && answer.seq >= before.seq) {
-        answer.history = {time: [...before.history.time, ...answer.history.time].slice(-HISTORY_ROWS), busy: [...before.history.busy, ...answer.history.busy].slice(-HISTORY_ROWS)};
+        answer.history = {
+            time: [...before.history.time, ...answer.history.time].slice(-HISTORY_ROWS),
+            busy: [...before.history.busy, ...answer.history.busy].slice(-HISTORY_ROWS)
+        };
         answer.events = [...before.events, ...answer.events].slice(-EVENT_ROWS);
     }
     state.live = answer;

@@ -8,23 +8,34 @@ function mapColour(right, size, ramp) {
     if (right > size) return ramp.unscored;
     if (right === 0) return ramp.wrong;
     if (right === size) return ramp.right;
-    return ramp.mixed[Math.min(ramp.mixed.length - 1, Math.floor((right - 1) / Math.max(1, size - 1) * ramp.mixed.length))];
+    return ramp
+        .mixed[Math.min(ramp.mixed.length - 1, Math.floor((right - 1) / Math.max(1, size - 1) * ramp.mixed.length))];
 }
 
 function mapRamp() {
-    return {wrong: colour("orange2"), right: colour("grey3"), unscored: colour("grey2"), mixed: ["blue", "ramp2", "blue2", "ramp3", "blue3"].map(colour)};
+    return {
+        wrong: colour("orange2"),
+        right: colour("grey3"),
+        unscored: colour("grey2"),
+        mixed: ["blue", "ramp2", "blue2", "ramp3", "blue3"].map(colour)
+    };
 }
 
 function mapLegend(size) {
     const item = (name, text) => el("span", {}, el("i", {class: "swatch " + name}), text);
-    return el("span", {class: "legend"}, item("wrong", "all wrong"), size > 1 ? item("few", "1 right") : null, size > 2 ? item("most", `${size - 1} right`) : null, item("all", "all right"));
+    return el("span", {class: "legend"}, item("wrong", "all wrong"), size > 1 ? item("few", "1 right") : null,
+        size > 2 ? item("most", `${size - 1} right`) : null, item("all", "all right"));
 }
 
-// A map of an answer of /api/map. open(index of the column, right completions, number among these) is called at a click.
+// A map of an answer of /api/map. open(index of the column, right completions, number among these) is called at a
+// click.
 function mapDraw(map, {open}) {
-    const canvas = el("canvas", {tabindex: "0", role: "img", "aria-label": "every group by step; arrow keys move, Enter opens"});
+    const canvas =
+        el("canvas", {tabindex: "0", role: "img", "aria-label": "every group by step; arrow keys move, Enter opens"});
     const totals = map.counts.map(row => row.reduce((a, b) => a + b, 0)), most = Math.max(1, maxOf(totals) || 1);
-    const single = most <= MAP_CELLS, cellHeight = single ? Math.max(6, Math.min(18, Math.floor(72 / most))) : 72 / most, height = Math.round(cellHeight * most) + 4;
+    const single = most <= MAP_CELLS,
+          cellHeight = single ? Math.max(6, Math.min(18, Math.floor(72 / most))) : 72 / most,
+          height = Math.round(cellHeight * most) + 4;
     let chosen = null, width = 0;
 
     // The cells of a column from the bottom: all wrong first. [right completions, how many groups]
@@ -41,7 +52,8 @@ function mapDraw(map, {open}) {
                     context.fillStyle = mapColour(right, map.size, ramp);
                     for (let k = 0; k < (single ? count : 1); k++) {
                         const tall = single ? cellHeight : count * cellHeight;
-                        context.fillRect(2 + i * step, height - 2 - (level + tall), step - gap, tall - (single ? 1 : 0));
+                        context.fillRect(
+                            2 + i * step, height - 2 - (level + tall), step - gap, tall - (single ? 1 : 0));
                         level += tall;
                     }
                 }
@@ -49,8 +61,11 @@ function mapDraw(map, {open}) {
             if (!chosen) return;
             context.strokeStyle = colour("ink");
             context.lineWidth = 2;
-            if (single) context.strokeRect(2 + chosen.i * step, height - 2 - (chosen.level + 1) * cellHeight, Math.max(3, step - gap), cellHeight - 1);
-            else context.strokeRect(2 + chosen.i * step, 2, Math.max(3, step - gap), height - 4);
+            if (single)
+                context.strokeRect(2 + chosen.i * step, height - 2 - (chosen.level + 1) * cellHeight,
+                    Math.max(3, step - gap), cellHeight - 1);
+            else
+                context.strokeRect(2 + chosen.i * step, 2, Math.max(3, step - gap), height - 4);
         });
     };
     const cell = (i, level) => {
@@ -68,13 +83,16 @@ function mapDraw(map, {open}) {
         return found && {i, level: Math.floor(level), ...found};
     };
     const say = place => {
-        const steps = map.first[place.i] === map.step[place.i] ? `step ${map.step[place.i]}` : `steps ${map.first[place.i]} to ${map.step[place.i]}`;
+        const steps = map.first[place.i] === map.step[place.i] ? `step ${map.step[place.i]}`
+                                                               : `steps ${map.first[place.i]} to ${map.step[place.i]}`;
         return `${steps}, ${place.right > map.size ? "without accuracy" : `${place.right} of ${map.size} right`}`;
     };
     canvas.addEventListener("pointermove", event => {
         const place = at(event);
-        if (place) tipShow(say(place) + "\n" + plural(totals[place.i], "group"), event.clientX, event.clientY);
-        else tipHide();
+        if (place)
+            tipShow(say(place) + "\n" + plural(totals[place.i], "group"), event.clientX, event.clientY);
+        else
+            tipHide();
     });
     canvas.addEventListener("pointerleave", tipHide);
     canvas.addEventListener("click", event => {
@@ -98,5 +116,12 @@ function mapDraw(map, {open}) {
         draw();
         tipHide();
     });
-    return {element: el("div", {class: "map"}, canvas, el("div", {class: "ends"}, map.step.length ? [el("span", {}, fixed(map.first[0])), el("span", {}, fixed(map.step[map.step.length - 1]))] : "no group yet")), draw};
+    return {
+        element: el("div", {class: "map"}, canvas,
+            el("div", {class: "ends"},
+                map.step.length
+                    ? [el("span", {}, fixed(map.first[0])), el("span", {}, fixed(map.step[map.step.length - 1]))]
+                    : "no group yet")),
+        draw
+    };
 }

@@ -18,7 +18,8 @@ function offlineAnswer(path, parameters) {
         if (parameters.of && parameters.of !== api.file.routes["/api/run"].name)
             throw new ApiError("This file has the texts of its first run alone.", 404, null);
         const found = api.file.routes["/api/group/" + id];
-        if (!found) throw new ApiError("This file has the figures of this group, but neither texts nor frames.", 404, null);
+        if (!found)
+            throw new ApiError("This file has the figures of this group, but neither texts nor frames.", 404, null);
         return found;
     }
     return offlineRoute(path);
@@ -26,10 +27,23 @@ function offlineAnswer(path, parameters) {
 
 // ---- conditions ----
 
-const OFFLINE_MARKS = {accuracy: 1, format: 2, bonus: 4, verdict: 8}; // bits; verdict is 0 where its bit is set
-const OFFLINE_FIGURES = ["right", "count", "std", "reward", "length", "surprise", "likelihood", "lowest", "named", "truncated", "step", "number"];
+const OFFLINE_MARKS = {
+    accuracy: 1,
+    format: 2,
+    bonus: 4,
+    verdict: 8
+}; // bits; verdict is 0 where its bit is set
+const OFFLINE_FIGURES = [
+    "right", "count", "std", "reward", "length", "surprise", "likelihood", "lowest", "named", "truncated", "step",
+    "number"
+];
 const OFFLINE_COMPARE = {
-    "=": (a, b) => a === b, "!=": (a, b) => a !== b, "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b,
+    "=": (a, b) => a === b,
+    "!=": (a, b) => a !== b,
+    "<": (a, b) => a < b,
+    "<=": (a, b) => a <= b,
+    ">": (a, b) => a > b,
+    ">=": (a, b) => a >= b,
 };
 
 // Parses FIELD OP NUMBER joined by and, or and parentheses. Returns a function of a row and the index of a completion.
@@ -37,9 +51,8 @@ function offlineCondition(text) {
     const tokens = [...text.matchAll(/\(|\)|[=!<>]+|[^\s()=!<>]+/g)];
     let at = 0;
     const peek = () => at < tokens.length ? tokens[at][0] : null;
-    const refuse = (what, token = at) => {
-        throw new ApiError(what, 400, token < tokens.length ? tokens[token].index : text.length);
-    };
+    const refuse = (what,
+        token = at) => { throw new ApiError(what, 400, token < tokens.length ? tokens[token].index : text.length); };
     const joined = (word, inner, join) => {
         let left = inner();
         while (peek() === word) {
@@ -63,8 +76,12 @@ function offlineCondition(text) {
         }
         const figure = field.startsWith("group.") ? field.slice(6) : null;
         if (figure ? !OFFLINE_FIGURES.includes(figure) : !(field in OFFLINE_MARKS))
-            refuse(`this file cannot compare ${field}: it knows ${Object.keys(OFFLINE_MARKS).join(", ")} and group.${OFFLINE_FIGURES.join(", .")}`, at - 1);
-        const compare = Object.hasOwn(OFFLINE_COMPARE, peek() ?? "") ? OFFLINE_COMPARE[peek()] : refuse(`expected =, !=, <, <=, > or >= behind ${field}`);
+            refuse(`this file cannot compare ${field}: it knows ${Object.keys(OFFLINE_MARKS).join(", ")} and group.${
+                       OFFLINE_FIGURES.join(", .")}`,
+                at - 1);
+        const compare = Object.hasOwn(OFFLINE_COMPARE, peek() ?? "")
+            ? OFFLINE_COMPARE[peek()]
+            : refuse(`expected =, !=, <, <=, > or >= behind ${field}`);
         at++;
         const value = Number(peek());
         if (peek() === null || !Number.isFinite(value)) refuse(`${field} is compared with a number`);
@@ -108,7 +125,8 @@ function offlineMatches(parameters) {
         const has = text => typeof text === "string" && text.toLowerCase().includes(wanted);
         rows = rows.filter(row => {
             const known = api.file.routes["/api/group/" + row.id];
-            return has(row.question) || has(row.sample) || has(row.id) || known && (known.group.completions || []).some(c => has(c.text));
+            return has(row.question) || has(row.sample) || has(row.id) ||
+                known && (known.group.completions || []).some(c => has(c.text));
         });
     }
     return rows;
@@ -123,9 +141,14 @@ function offlineGroups(parameters) {
         if (x === null || y === null) return (x === null) - (y === null) || a.number - b.number;
         return (x < y ? -down : x > y ? down : 0) || a.number - b.number;
     });
-    const limit = Number(parameters.limit ?? 200), after = Number(parameters.after || 0), page = sorted.slice(after, after + limit);
+    const limit = Number(parameters.limit ?? 200), after = Number(parameters.after || 0),
+          page = sorted.slice(after, after + limit);
     return {
-        total: all.total, matched: rows.length, exact: true, scanned: rows.length, missing: [],
+        total: all.total,
+        matched: rows.length,
+        exact: true,
+        scanned: rows.length,
+        missing: [],
         cursor: limit && after + limit < rows.length ? String(after + limit) : null,
         rows: Object.fromEntries(Object.keys(all.rows).map(name => [name, page.map(row => row[name])])),
     };
@@ -147,42 +170,64 @@ function offlineMap(parameters) {
             if (i >= 0) counts[i][row.right === null ? map.size + 1 : row.right]++;
         }
     }
-    return {size: map.size, first: kept.map(i => map.first[i]), step: kept.map(i => map.step[i]), counts: kept.map(i => counts[i])};
+    return {
+        size: map.size,
+        first: kept.map(i => map.first[i]),
+        step: kept.map(i => map.step[i]),
+        counts: kept.map(i => counts[i])
+    };
 }
 
 function offlineMetrics(parameters) {
     if (parameters.of && parameters.of !== api.file.routes["/api/run"].name)
         throw new ApiError("This file has the curves of its first run alone.", 404, null);
-    const metrics = offlineRoute("/api/metrics"), kept = offlineSpan(metrics, parameters), pick = column => kept.map(i => column[i]);
+    const metrics = offlineRoute("/api/metrics"), kept = offlineSpan(metrics, parameters),
+          pick = column => kept.map(i => column[i]);
     const answer = {};
     for (const [key, column] of Object.entries(metrics))
-        answer[key] = Array.isArray(column) ? pick(column) : Object.fromEntries(Object.entries(column).map(([name, values]) => [name, pick(values)]));
+        answer[key] = Array.isArray(column)
+            ? pick(column)
+            : Object.fromEntries(Object.entries(column).map(([name, values]) => [name, pick(values)]));
     return answer;
 }
 
 function offlineCompare(parameters) {
     const all = offlineRoute("/api/compare");
-    if (parameters.a !== all.a.name || parameters.b !== all.b.name) throw new ApiError(`This file compares ${all.a.name} and ${all.b.name} alone.`, 404, null);
+    if (parameters.a !== all.a.name || parameters.b !== all.b.name)
+        throw new ApiError(`This file compares ${all.a.name} and ${all.b.name} alone.`, 404, null);
     if (!parameters.cell) return all;
     const rows = all.rows, change = i => rows.right_b[i] - rows.right_a[i];
-    const kept = rows.sample.map((_, i) => i).filter(i => ({better: change(i) > 0, worse: change(i) < 0, alike: change(i) === 0})[parameters.cell] ??
-        `${rows.right_a[i]},${rows.right_b[i]}` === parameters.cell);
-    return {...all, matched: kept.length, rows: Object.fromEntries(Object.entries(rows).map(([name, column]) => [name, kept.map(i => column[i])]))};
+    const kept =
+        rows.sample.map((_, i) => i)
+            .filter(i => ({better: change(i) > 0, worse: change(i) < 0, alike: change(i) === 0})[parameters.cell] ??
+                    `${rows.right_a[i]},${rows.right_b[i]}` === parameters.cell);
+    return {
+        ...all,
+        matched: kept.length,
+        rows: Object.fromEntries(Object.entries(rows).map(([name, column]) => [name, kept.map(i => column[i])]))
+    };
 }
 
 // The span of the whole trace: bars and groups are picked, the figures of the stages are those of the bars.
 function offlineTrace(parameters) {
     const all = offlineRoute("/api/trace");
-    const from = Math.max(all.start, Number(parameters.from ?? all.start)), to = Math.min(all.end, Number(parameters.to ?? all.end));
-    const pieces = all.busy.time.map((_, i) => i).filter(i => all.busy.time[i] + all.busy.width >= from && all.busy.time[i] <= to);
-    const busy = {time: pieces.map(i => all.busy.time[i]), width: all.busy.width, share: pieces.map(i => all.busy.share[i])};
+    const from = Math.max(all.start, Number(parameters.from ?? all.start)),
+          to = Math.min(all.end, Number(parameters.to ?? all.end));
+    const pieces =
+        all.busy.time.map((_, i) => i).filter(i => all.busy.time[i] + all.busy.width >= from && all.busy.time[i] <= to);
+    const busy = {
+        time: pieces.map(i => all.busy.time[i]),
+        width: all.busy.width,
+        share: pieces.map(i => all.busy.share[i])
+    };
     if (!all.bars) return {...all, from, to, busy};
     const inside = new Set(all.bars.number.filter((_, i) => all.bars.from[i] <= to && all.bars.to[i] >= from));
     const pick = columns => {
         const kept = columns.number.map((_, i) => i).filter(i => inside.has(columns.number[i]));
         return Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, kept.map(i => column[i])]));
     };
-    const bars = pick(all.bars), groups = pick(all.groups), left = new Map(groups.number.map((number, i) => [number, groups.issued[i]]));
+    const bars = pick(all.bars), groups = pick(all.groups),
+          left = new Map(groups.number.map((number, i) => [number, groups.issued[i]]));
     const had = all.stages.name.map(() => []), waited = all.stages.name.map(() => []);
     for (const i of bars.number.map((_, k) => k).sort((a, b) => bars.from[a] - bars.from[b])) {
         had[bars.stage[i]].push(bars.to[i] - bars.from[i]);
@@ -191,8 +236,13 @@ function offlineTrace(parameters) {
     }
     const median = values => values.length ? [...values].sort((a, b) => a - b)[values.length >> 1] : null;
     const stages = {
-        name: all.stages.name, groups: had.map(v => v.length), typical: had.map(median), slowest: had.map(maxOf),
-        busy: all.stages.name.map((_, i) => meanOf(busy.share.map(row => row[i]))), waited: waited.map(meanOf), had: had.map(meanOf),
+        name: all.stages.name,
+        groups: had.map(v => v.length),
+        typical: had.map(median),
+        slowest: had.map(maxOf),
+        busy: all.stages.name.map((_, i) => meanOf(busy.share.map(row => row[i]))),
+        waited: waited.map(meanOf),
+        had: had.map(meanOf),
     };
     return {...all, from, to, busy, stages, groups, bars};
 }

@@ -51,10 +51,12 @@ function overviewSpan() {
 // ▲ where something was started again or lost.
 function overviewMarks(live, metrics) {
     const times = metrics.time ? metrics.time.last : [];
-    return live.events.filter(e => ["restart", "lost", "resume"].includes(e.kind)).map(event => {
-        const at = times.findIndex(t => t >= event.time);
-        return {step: event.step ?? (at >= 0 ? metrics.step[at] : null), text: event.text};
-    }).filter(mark => mark.step !== null);
+    return live.events.filter(e => ["restart", "lost", "resume"].includes(e.kind))
+        .map(event => {
+            const at = times.findIndex(t => t >= event.time);
+            return {step: event.step ?? (at >= 0 ? metrics.step[at] : null), text: event.text};
+        })
+        .filter(mark => mark.step !== null);
 }
 
 function overviewCurvesDraw(run, live, metrics) {
@@ -64,16 +66,41 @@ function overviewCurvesDraw(run, live, metrics) {
         const column = metrics[curve.key];
         if (!column || meanOf(column.mean) === null) continue;
         const low = minOf(column.min), high = maxOf(column.max);
-        if (metrics.step.length > 1 && low === high) flat.push({...curve, value: low});
-        else charts.push(chartCurve({...curve, step: metrics.step, first: metrics.first, mean: column.mean, min: column.min, max: column.max, marks, onSpan: zoom,
-            spread: curve.spread && metrics[curve.spread] ? metrics[curve.spread].mean : null}));
+        if (metrics.step.length > 1 && low === high)
+            flat.push({...curve, value: low});
+        else
+            charts.push(chartCurve({
+                ...curve,
+                step: metrics.step,
+                first: metrics.first,
+                mean: column.mean,
+                min: column.min,
+                max: column.max,
+                marks,
+                onSpan: zoom,
+                spread: curve.spread && metrics[curve.spread] ? metrics[curve.spread].mean : null
+            }));
     }
     const tenth = tenthOf(metrics.step), width = smoothingWidth(metrics.step.length), span = here.params.steps;
     const binned = metrics.step.some((s, i) => s !== metrics.first[i]);
-    return el("section", {id: "learning"}, heading("Learning", metrics.step.length ? `line: mean of ${width} ${binned ? "bins" : "steps"}; thin: each ${binned ? "bin, with its extremes" : "step"}; the number: mean of the last ${plural(tenth, binned ? "bin" : "step")}, or under the pointer${marks.length ? "; ▲ restart" : ""}` : "no step has been trained yet",
-        span ? link("/", {...here.params, steps: null}, {class: "go", anchor: "learning", id: "all-steps"}, "all steps") : metrics.step.length > 3 ? el("small", {class: "controls"}, "drag over a curve to see only these steps") : null),
-    charts.length ? el("div", {class: "charts"}, charts) : null,
-    flat.length ? el("p", {class: "flat"}, el("span", {}, "unchanged in all steps:"), flat.map(c => el("span", {}, c.title, " ", el("b", {}, c.percent ? percent(c.value) : significant(c.value)), c.flat ? ` ${c.flat}` : ""))) : null);
+    return el("section", {id: "learning"},
+        heading("Learning",
+            metrics.step.length
+                ? `line: mean of ${width} ${binned ? "bins" : "steps"}; thin: each ${
+                      binned ? "bin, with its extremes" : "step"}; the number: mean of the last ${
+                      plural(tenth, binned ? "bin" : "step")}, or under the pointer${marks.length ? "; ▲ restart" : ""}`
+                : "no step has been trained yet",
+            span ? link("/", {...here.params, steps: null}, {class: "go", anchor: "learning", id: "all-steps"},
+                       "all steps")
+                : metrics.step.length > 3
+                ? el("small", {class: "controls"}, "drag over a curve to see only these steps")
+                : null),
+        charts.length ? el("div", {class: "charts"}, charts) : null,
+        flat.length ? el("p", {class: "flat"}, el("span", {}, "unchanged in all steps:"),
+                          flat.map(c => el("span", {}, c.title, " ",
+                                       el("b", {}, c.percent ? percent(c.value) : significant(c.value)),
+                                       c.flat ? ` ${c.flat}` : "")))
+                                              : null);
 }
 
 function overviewMapDraw(run, map) {
@@ -85,36 +112,76 @@ function overviewMapDraw(run, map) {
         if (id !== undefined) go("/group/" + encodeURIComponent(id), {});
     };
     const drawn = mapDraw(map, {open}), bins = map.step.some((s, i) => s !== map.first[i]);
-    return {element: el("section", {}, heading("Every group", `a column for each ${bins ? "few steps" : run.has.trains ? "step" : "few groups"}, a cell for each group. Colour is signal: groups that are all right or all wrong train nothing`, mapLegend(map.size)), drawn.element), draw: drawn.draw};
+    return {
+        element: el("section", {},
+            heading("Every group",
+                `a column for each ${
+                    bins ? "few steps"
+                        : run.has.trains
+                        ? "step"
+                        : "few groups"}, a cell for each group. Colour is signal: groups that are all right or all wrong train nothing`,
+                mapLegend(map.size)),
+            drawn.element),
+        draw: drawn.draw
+    };
 }
 
 function overviewQuarantine(live, quarantine) {
-    return el("section", {id: "quarantine"}, heading("Quarantine", isNumber(live.quarantined) ? `${fixed(live.quarantined)} of ${fixed(live.done)}` : ""),
-        quarantine.length ? el("div", {class: "list"}, quarantine.map((row, i) => el("details", {id: "quarantine-" + i}, el("summary", {}, el("b", {class: "count"}, fixed(row.count)), el("span", {class: "stage-name"}, textNodes(row.stage, 40)), el("span", {}, textNodes(row.reason, 300))),
-            el("p", {class: "ids"}, row.ids.map(id => [groupLink(id, {}, {}), " "]), row.count > row.ids.length ? `and ${fixed(row.count - row.ids.length)} more` : "")))) : el("p", {class: "empty"}, "No group is quarantined."));
+    return el("section", {id: "quarantine"},
+        heading("Quarantine", isNumber(live.quarantined) ? `${fixed(live.quarantined)} of ${fixed(live.done)}` : ""),
+        quarantine.length
+            ? el("div", {class: "list"},
+                  quarantine.map(
+                      (row, i) => el("details", {id: "quarantine-" + i},
+                          el("summary", {}, el("b", {class: "count"}, fixed(row.count)),
+                              el("span", {class: "stage-name"}, textNodes(row.stage, 40)),
+                              el("span", {}, textNodes(row.reason, 300))),
+                          el("p", {class: "ids"}, row.ids.map(id => [groupLink(id, {}, {}), " "]),
+                              row.count > row.ids.length ? `and ${fixed(row.count - row.ids.length)} more` : ""))))
+                                                         : el("p", {class: "empty"}, "No group is quarantined."));
 }
 
 const NOTICES = 8; // that are shown at once
 
 function overviewNotices(run, live) {
-    const events = live.events.filter(e => e.kind !== "quarantine").reverse(), lit = ["restart", "slow", "standstill", "lost"];
-    const row = e => el("li", {class: lit.includes(e.kind) ? "bad" : ""}, el("time", {}, timeOfDay(e.time)), sign(lit.includes(e.kind) ? "warn" : "off"), el("span", {}, textNodes(e.text, 300)));
+    const events = live.events.filter(e => e.kind !== "quarantine").reverse(),
+          lit = ["restart", "slow", "standstill", "lost"];
+    const row = e => el("li", {class: lit.includes(e.kind) ? "bad" : ""}, el("time", {}, timeOfDay(e.time)),
+        sign(lit.includes(e.kind) ? "warn" : "off"), el("span", {}, textNodes(e.text, 300)));
     return el("section", {id: "notices"}, heading("Notices", "of the supervisor"),
-        !run.has.events ? el("p", {class: "empty"}, "This run keeps no events.") : !events.length ? el("p", {class: "empty"}, "Nothing to notice.") :
-            [el("ul", {class: "notices"}, events.slice(0, NOTICES).map(row)), events.length > NOTICES ? el("details", {id: "older"}, el("summary", {}, `${fixed(events.length - NOTICES)} older`), el("ul", {class: "notices"}, events.slice(NOTICES).map(row))) : null]);
+        !run.has.events ? el("p", {class: "empty"}, "This run keeps no events.")
+            : !events.length
+            ? el("p", {class: "empty"}, "Nothing to notice.")
+            : [
+                  el("ul", {class: "notices"}, events.slice(0, NOTICES).map(row)),
+                  events.length > NOTICES
+                      ? el("details", {id: "older"}, el("summary", {}, `${fixed(events.length - NOTICES)} older`),
+                            el("ul", {class: "notices"}, events.slice(NOTICES).map(row)))
+                      : null
+              ]);
 }
 
 function overviewLook(counts) {
     return el("section", {id: "look"}, heading("Look at these", "groups in which something says more than a mean"),
-        counts.length ? el("ul", {class: "look"}, counts.map(c => el("li", {}, c.count === null ? el("span", {class: "count"}, ABSENT) : el("b", {class: "count"}, fixed(c.count)),
-            link("/groups", {where: c.where}, {class: "go"}, c.name)))) : el("p", {class: "empty"}, "Nothing is scored."));
+        counts.length ? el("ul", {class: "look"},
+                            counts.map(c => el("li", {},
+                                           c.count === null ? el("span", {class: "count"}, ABSENT)
+                                                            : el("b", {class: "count"}, fixed(c.count)),
+                                           link("/groups", {where: c.where}, {class: "go"}, c.name))))
+                      : el("p", {class: "empty"}, "Nothing is scored."));
 }
 
 function overviewSettings(run) {
     const stages = Object.entries(run.settings);
     return el("section", {id: "settings"}, heading("Settings", "in grey: the default"),
-        stages.length ? el("div", {class: "settings"}, stages.map(([stage, keys]) => el("div", {}, el("h3", {}, textNodes(stage, 60)), el("dl", {class: "pairs"}, Object.entries(keys).map(([key, [value, standard]]) =>
-            [el("dt", {}, textNodes(key, 60)), el("dd", {class: standard ? "standard" : ""}, textNodes(value, 200))]))))) : el("p", {class: "empty"}, "There are none: this is not a run."));
+        stages.length
+            ? el("div", {class: "settings"},
+                  stages.map(([stage, keys]) => el("div", {}, el("h3", {}, textNodes(stage, 60)),
+                                 el("dl", {class: "pairs"},
+                                     Object.entries(keys).map(
+                                         ([key, [value, standard]]) => [el("dt", {}, textNodes(key, 60)),
+                                             el("dd", {class: standard ? "standard" : ""}, textNodes(value, 200))])))))
+            : el("p", {class: "empty"}, "There are none: this is not a run."));
 }
 
 async function overviewLog(view) {
@@ -122,44 +189,62 @@ async function overviewLog(view) {
     if (!name) return null;
     let content;
     try {
-        content = el("pre", {tabindex: "0", class: "log"}, textNodes(await apiText("/api/log/" + encodeURIComponent(name), {}, view.signal)));
+        content = el("pre", {tabindex: "0", class: "log"},
+            textNodes(await apiText("/api/log/" + encodeURIComponent(name), {}, view.signal)));
     } catch (error) {
         if (!(error instanceof ApiError)) throw error;
         content = problem(error);
     }
-    return el("section", {id: "log"}, heading(["Log of ", textNodes(name, 60)], "its end", link("/", {...here.params, log: null}, {class: "go"}, "close")), content);
+    return el("section", {id: "log"},
+        heading(["Log of ", textNodes(name, 60)], "its end",
+            link("/", {...here.params, log: null}, {class: "go"}, "close")),
+        content);
 }
 
 const overviewPage = {
-    title: "Overview", path: "/",
+    title: "Overview",
+    path: "/",
     async draw(view) {
         const run = state.run;
         let loaded = 0, map = null, data = null;
         const load = async () => {
             const span = overviewSpan(), zoomed = Object.keys(span).length > 0, columns = innerWidth < 820 ? 120 : 400;
-            const count = filter => apiGet("/api/groups", {where: filter.where, limit: 0}, view.signal).then(a => ({...filter, count: a.missing.length ? null : a.matched}));
-            const [metrics, all, answer, quarantine, log, ...counts] = await Promise.all([apiGet("/api/metrics", {points: 400, ...span}, view.signal),
-                zoomed ? apiGet("/api/metrics", {points: 400}, view.signal) : null, apiGet("/api/map", {columns, ...span}, view.signal), apiGet("/api/quarantine", {}, view.signal),
-                overviewLog(view), ...overviewFilters(run).map(count)]);
+            const count = filter => apiGet("/api/groups", {where: filter.where, limit: 0},
+                view.signal).then(a => ({...filter, count: a.missing.length ? null : a.matched}));
+            const [metrics, all, answer, quarantine, log, ...counts] = await Promise.all([
+                apiGet("/api/metrics", {points: 400, ...span}, view.signal),
+                zoomed ? apiGet("/api/metrics", {points: 400}, view.signal) : null,
+                apiGet("/api/map", {columns, ...span}, view.signal), apiGet("/api/quarantine", {}, view.signal),
+                overviewLog(view), ...overviewFilters(run).map(count)
+            ]);
             data = {metrics, all: all || metrics, map: answer, quarantine, log, counts};
             loaded = performance.now();
         };
-        const flowNote = () => state.live.state === "running" ? "the last minute. Curve: busy share. Below: state; age of its oldest group / typical time" : "the whole run. Bar: busy share";
+        const flowNote = () => state.live.state === "running"
+            ? "the last minute. Curve: busy share. Below: state; age of its oldest group / typical time"
+            : "the whole run. Bar: busy share";
         const drawTop = () => {
             const live = state.live;
-            const flow = el("section", {id: "flow"}, heading("Flow", flowNote(), link("/trace", {}, {class: "go"}, "timeline")), flowDraw(run, live));
+            const flow = el("section", {id: "flow"},
+                heading("Flow", flowNote(), link("/trace", {}, {class: "go"}, "timeline")), flowDraw(run, live));
             return [lampsDraw(run, live, data.all, data.quarantine), run.stages.length ? flow : null];
         };
         const drawAll = () => {
             map = overviewMapDraw(run, data.map);
             chartCursor.listeners = [];
-            domReplace(view.main, drawTop(), data.log, map.element, overviewCurvesDraw(run, state.live, data.metrics),
-                el("div", {class: "three"}, overviewLook(data.counts), overviewQuarantine(state.live, data.quarantine), overviewNotices(run, state.live)), overviewSettings(run));
+            domReplace(view.main, drawTop(), data.log, map.element,
+                run.stages.length ? overviewCurvesDraw(run, state.live, data.metrics) : null,
+                el("div", {class: "three"}, overviewLook(data.counts), overviewQuarantine(state.live, data.quarantine),
+                    run.stages.length ? overviewNotices(run, state.live) : null),
+                overviewSettings(run));
             map.draw();
         };
         const keep = draw => { // what is open, focused or scrolled stays so
-            const open = [...view.main.querySelectorAll("details[open]")].map(d => d.id), focused = document.activeElement, logTop = document.querySelector(".log")?.scrollTop;
-            const same = focused && view.main.contains(focused) ? [...view.main.querySelectorAll(focused.tagName)].indexOf(focused) : -1;
+            const open = [...view.main.querySelectorAll("details[open]")].map(d => d.id),
+                  focused = document.activeElement, logTop = document.querySelector(".log")?.scrollTop;
+            const same = focused && view.main.contains(focused)
+                ? [...view.main.querySelectorAll(focused.tagName)].indexOf(focused)
+                : -1;
             draw();
             for (const id of open) document.getElementById(id)?.setAttribute("open", "");
             if (same >= 0) view.main.querySelectorAll(focused.tagName)[same]?.focus({preventScroll: true});
@@ -176,7 +261,9 @@ const overviewPage = {
                     view.main.querySelector("#lamps").replaceWith(lamps);
                     if (flow) view.main.querySelector("#flow").replaceWith(flow);
                 });
-                if (loading || state.live.step === step && state.live.state === "running" || performance.now() - loaded < OVERVIEW_RELOAD * 1000) return;
+                if (loading || state.live.step === step && state.live.state === "running" ||
+                    performance.now() - loaded < OVERVIEW_RELOAD * 1000)
+                    return;
                 loading = true;
                 try {
                     await load();
@@ -188,21 +275,32 @@ const overviewPage = {
                     loading = false;
                 }
             },
-            keys: spanKeys(() => data.all.step, () => overviewSpan(), (first, last) => go("/", {...here.params, steps: first === null ? null : `${first}-${last}`}, {replace: true})),
+            keys: spanKeys(() => data.all.step, () => overviewSpan(),
+                (first, last) =>
+                    go("/", {...here.params, steps: first === null ? null : `${first}-${last}`}, {replace: true})),
         };
     },
 };
 
-// The keys w a s d 0 for a span of steps. `steps` are all, `span` is the present one as {from, to}, either may be missing.
+// The keys w a s d 0 for a span of steps. `steps` are all, `span` is the present one as {from, to}, either may be
+// missing.
 function spanKeys(steps, span, set) {
     const move = by => () => {
         const all = steps();
         if (all.length < 4) return;
-        const first = all[0], last = all[all.length - 1], now = span(), from = Number(now.from ?? first), to = Number(now.to ?? last), width = to - from;
-        const wide = by.zoom ? Math.max(3, Math.round(width * by.zoom)) : width, centre = (from + to) / 2 + (by.shift || 0) * width;
+        const first = all[0], last = all[all.length - 1], now = span(), from = Number(now.from ?? first),
+              to = Number(now.to ?? last), width = to - from;
+        const wide = by.zoom ? Math.max(3, Math.round(width * by.zoom)) : width,
+              centre = (from + to) / 2 + (by.shift || 0) * width;
         if (wide >= last - first) return set(null, null);
         const start = Math.round(Math.max(first, Math.min(last - wide, centre - wide / 2)));
         return set(start, start + wide);
     };
-    return {w: move({zoom: 0.5}), s: move({zoom: 2}), a: move({shift: -0.25}), d: move({shift: 0.25}), 0: () => set(null, null)};
+    return {
+        w: move({zoom: 0.5}),
+        s: move({zoom: 2}),
+        a: move({shift: -0.25}),
+        d: move({shift: 0.25}),
+        0: () => set(null, null)
+    };
 }
