@@ -42,7 +42,8 @@ struct http_server {
     char address[80]; // with the port
     struct http_connection *connections;
     struct http_exchange *exchanges;
-    size_t open; // handled, not ended
+    size_t open;  // handled, not ended
+    bool resumed; // a connection was, since the last step, which MHD_get_timeout does not count
 };
 
 struct http_connection {
@@ -91,6 +92,7 @@ static void http_suspend(struct http_exchange *exchange) {
 static void http_resume(struct http_exchange *exchange) {
     if (!exchange->suspended) return;
     exchange->suspended = false;
+    exchange->server->resumed = true;
     (void)epoll_ctl(exchange->server->epoll, EPOLL_CTL_DEL, http_connection_of(exchange)->fd, NULL);
     MHD_resume_connection(exchange->connection);
 }
@@ -455,6 +457,7 @@ int http_timeout_ms(const struct http_server *server) {
     MHD_UNSIGNED_LONG_LONG milliseconds = 0;
     double wait = (double)INFINITY;
     if (MHD_get_timeout(server->daemon, &milliseconds) == MHD_YES) wait = (double)milliseconds;
+    if (server->resumed) wait = 0;
     const double now = clock_monotonic();
     for (const struct http_connection *at = server->connections; at; at = at->next)
         wait = fmin(wait, fmax(0, ceil((at->deadline - now) * 1000)));
@@ -464,6 +467,7 @@ int http_timeout_ms(const struct http_server *server) {
 status http_step(struct http_server *server) {
     struct epoll_event events[16];
     const int count = epoll_wait(server->epoll, events, 16, 0);
+    server->resumed = false;
     for (int i = 0; i < count; i++) {
         struct http_exchange *exchange = events[i].data.ptr;
         if (!exchange) continue; // the library's

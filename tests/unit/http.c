@@ -287,8 +287,10 @@ TEST(an_answer_may_come_later_and_in_pieces) {
     for (int i = 0; i < 3; i++) step(server);
     assert_int_equal(code_of(ask(server, "GET /page HTTP/1.1")), 200);
     assert_int_equal(http_open_requests(server), 1);
+    assert_int_not_equal(http_timeout_ms(server), 0);
     buf_puts(&body, "late");
     http_answer(kept, 200, "text/plain", &body);
+    assert_int_equal(http_timeout_ms(server), 0); // who waits for the next event would wait in vain
     assert_false(hear(server, fd, &answer, "\r\n\r\nlate"));
     while (kept) step(server);
     buf_clear(&text);
@@ -298,7 +300,9 @@ TEST(an_answer_may_come_later_and_in_pieces) {
     while (!kept) step(server);
     assert_false(hear(server, fd, &answer, "\r\n\r\n"));
     assert_non_null(strstr(answer.data, "Transfer-Encoding: chunked\r\n"));
+    assert_int_not_equal(http_timeout_ms(server), 0);
     http_send(kept, "one", 3);
+    assert_int_equal(http_timeout_ms(server), 0);
     assert_false(hear(server, fd, &answer, "\r\n\r\n3\r\none\r\n"));
     http_send(kept, "two", 3);
     http_send(kept, "three", 5);
