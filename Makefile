@@ -129,7 +129,7 @@ $(BUILD)/bin/caravan: $(TOOL_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 # Unit tests of the tool's files.
 $(BUILD)/tests/unit/run_status: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,run_status.o run_status_text.o)
 
-$(BUILD)/tests/unit/view_run: $(addprefix $(BUILD)/tools/view/,run_files.o metric_table.o)
+$(BUILD)/tests/unit/view_run: $(addprefix $(BUILD)/tools/view/,run_files.o metric_table.o view_call.o)
 
 $(BUILD)/tests/unit/processes: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,processes.o)
 

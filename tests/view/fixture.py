@@ -81,7 +81,7 @@ class Fixture:
                     self.groups.append(self.quarantine(number, epoch, at, step, issued))
                     number += 1
             if step == 52:
-                self.events.append(event(self.clock, "rollout-3", "restart", "rollout-3 was killed by signal 9; it is started again", step))
+                self.events.append(event(self.clock, "rollout-3", "restarted", "rollout-3 was killed by signal 9; it is started again", step))
                 self.clock += 0.4
             if step == 60:
                 self.events.append(event(self.clock, "refscore-2", "slow", "refscore-2 has had group 241 for 0:40 (typical 0:03)", step))
@@ -208,7 +208,7 @@ class Fixture:
             group["row"][key] = None
         group["row"].update(state="quarantined", marks=[], count=0)
         self.quarantined.append((stage, reason, inner["id"]))
-        self.events.append(event(issued, stage, "quarantine", f"group {number} is quarantined by {stage}: {inner['quarantine']['reason']}", step))
+        self.events.append(event(issued, stage, "quarantined", f"group {number} is quarantined by {stage}: {inner['quarantine']['reason']}", step))
         return group
 
     def make_metrics(self, step, members, issued):

@@ -152,7 +152,7 @@ function lampFlow(run, live) {
     if (!run.stages.length) return {off: true, value: ABSENT, text: "not a run"};
     const replicas = live.replicas, restarts = replicas.restarts.reduce((sum, n) => sum + (n || 0), 0);
     const recent =
-        live.events.some(e => ["restart", "lost", "standstill", "slow"].includes(e.kind) && eventCounts(live, e));
+        live.events.some(e => ["restarted", "disconnected", "slow"].includes(e.kind) && eventCounts(live, e));
     const slow = replicas.slow.filter(Boolean).length, silent = replicas.state.filter(s => s === "silent").length;
     const parts = [busiestStages(run, live).slice(0, 2).map(s => `${s.name} busy ${percent(s.busy)}`).join(", ")];
     if (restarts) parts.push(plural(restarts, "restart"));
@@ -168,7 +168,7 @@ function lampFlow(run, live) {
 
 function lampData(live, quarantine) {
     const count = live.quarantined || 0, reasons = quarantine.length;
-    const recent = live.events.some(e => e.kind === "quarantine" && eventCounts(live, e)) && live.state === "running";
+    const recent = live.events.some(e => e.kind === "quarantined" && eventCounts(live, e)) && live.state === "running";
     return {
         lit: count > 0.005 * (live.done || 0) && count > 0 || recent,
         value: count ? `${fixed(count)} of ${fixed(live.done)}` : "0",

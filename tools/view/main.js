@@ -266,7 +266,9 @@ function liveMerge(answer) {
 
 async function liveAsk() {
     try {
+        const before = state.live.replicas.name.join();
         liveMerge(await apiGet("/api/live", {after: state.live.seq}));
+        if (state.live.replicas.name.join() !== before) state.run = await apiGet("/api/run"); // it was resumed with others
         state.failed = null;
     } catch (error) {
         if (!(error instanceof ApiError)) throw error;
@@ -277,10 +279,12 @@ async function liveAsk() {
 }
 
 function liveLoop() {
-    const over = () => state.live.state !== "running" || api.file;
-    let waiting = false;
+    // One that is over is not asked again; one that is not active may be resumed.
+    const due = () => state.live.state === "running" || (state.live.state === "not active" && ticks % 15 === 0);
+    let waiting = false, ticks = 0;
     const tick = async () => {
-        if (waiting || document.hidden || over()) return;
+        ticks++;
+        if (waiting || document.hidden || api.file || !due()) return;
         waiting = true;
         try {
             await liveAsk();

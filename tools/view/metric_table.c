@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shared/base/json.h"
+#include "tools/view/view.h"
 
 // ---- reading ----
 
@@ -174,7 +175,7 @@ static void metric_table_print_column(const struct metric_column *column, const 
         metric_figures_of(column->values + begin, metric_bin_begin(bins, i + 1) - begin, figures[i]);
     }
     buf_puts(out, ", ");
-    run_print_string(out, column->name);
+    view_print_text(out, column->name);
     for (int figure = 0; figure < METRIC_FIGURES; figure++) {
         buf_printf(out, "%s\"%s\": [", figure ? "], " : ": {", metric_figures[figure]);
         for (size_t i = 0; i < bins->bins; i++) {

@@ -15,7 +15,7 @@ function overviewCurves(run) {
         {key: "likelihood", title: "Likelihood", note: "of the answers"},
         {key: "consistent", title: "Consistency", note: "by the judge"},
         {key: "consistency", title: "Consistency", note: "by the model"},
-        {key: "named", title: "Named, yet wrong", note: "of completions", percent: true},
+        {key: "uncounted", title: "Named, yet wrong", note: "of completions", percent: true},
         {key: "completion_length", title: "Length", note: "tokens"},
         {key: "truncated", title: "Truncated", percent: true, flat: "every completion ended"},
         {key: "entropy", title: "Entropy"},
@@ -51,7 +51,7 @@ function overviewSpan() {
 // ▲ where something was started again or lost.
 function overviewMarks(live, metrics) {
     const times = metrics.time ? metrics.time.last : [];
-    return live.events.filter(e => ["restart", "lost", "resume"].includes(e.kind))
+    return live.events.filter((e, i) => ["restarted", "disconnected"].includes(e.kind) || (e.kind === "started" && i > 0))
         .map(event => {
             const at = times.findIndex(t => t >= event.time);
             return {step: event.step ?? (at >= 0 ? metrics.step[at] : null), text: event.text};
@@ -144,8 +144,8 @@ function overviewQuarantine(live, quarantine) {
 const NOTICES = 8; // that are shown at once
 
 function overviewNotices(run, live) {
-    const events = live.events.filter(e => e.kind !== "quarantine").reverse(),
-          lit = ["restart", "slow", "standstill", "lost"];
+    const events = live.events.filter(e => e.kind !== "quarantined").reverse(),
+          lit = ["restarted", "slow", "disconnected", "failed"];
     const row = e => el("li", {class: lit.includes(e.kind) ? "bad" : ""}, el("time", {}, timeOfDay(e.time)),
         sign(lit.includes(e.kind) ? "warn" : "off"), el("span", {}, textNodes(e.text, 300)));
     return el("section", {id: "notices"}, heading("Notices", "of the supervisor"),

@@ -12,6 +12,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
+#include "tools/view/view.h"
 
 // ---- line_file ----
 
@@ -286,17 +287,6 @@ void run_counters_release(struct run_counters *counters) {
 
 // ---- texts ----
 
-void run_print_string(struct buf *out, const char *text) {
-    struct buf clean = {0};
-    if (!text) {
-        buf_puts(out, "null");
-        return;
-    }
-    utf8_replace(text, strlen(text), &clean);
-    json_print_string(out, clean.data ? clean.data : "", clean.size);
-    buf_release(&clean);
-}
-
 bool setting_is_secret(const char *name, const char *value) {
     const char *token = strcasestr(name, "token");
     if (strcasestr(name, "key") || strcasestr(name, "secret") || strcasestr(name, "password")) return true;
@@ -314,9 +304,9 @@ static void run_setting_value(const struct key *key, struct buf *out) {
 static void run_setting_print(const char *name, const char *value, bool standard, bool *first, struct buf *out) {
     buf_puts(out, *first ? "" : ", ");
     *first = false;
-    run_print_string(out, name);
+    view_print_text(out, name);
     buf_puts(out, ": [");
-    run_print_string(out, setting_is_secret(name, value) ? "(hidden)" : value);
+    view_print_text(out, setting_is_secret(name, value) ? "(hidden)" : value);
     buf_printf(out, ", %s]", standard ? "true" : "false");
 }
 
@@ -354,7 +344,7 @@ void run_print_settings(const struct pipeline *pipeline, struct buf *out) {
     buf_puts(out, "{");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         buf_puts(out, i ? ", " : "");
-        run_print_string(out, pipeline->stages[i].name);
+        view_print_text(out, pipeline->stages[i].name);
         buf_puts(out, ": {");
         run_stage_settings(pipeline, &pipeline->stages[i], out);
         buf_puts(out, "}");

@@ -101,6 +101,3 @@ void run_print_settings(const struct pipeline *pipeline, struct buf *out);
 
 // Appends the reason of a quarantine without its paths and numbers, so that equal ones are the same text.
 void quarantine_reason(const char *reason, struct buf *out);
-
-// Appends a JSON string; what is not UTF-8 becomes U+FFFD. NULL: null.
-void run_print_string(struct buf *out, const char *text);

@@ -57,7 +57,7 @@ function traceCanvas(whole, answer, live, {setSpan, choose}) {
     };
     const steps =
         new Map(answer.groups ? answer.groups.number.map((number, i) => [number, answer.groups.step[i]]) : []);
-    const events = live.events.filter(e => ["restart", "lost", "quarantine"].includes(e.kind));
+    const events = live.events.filter(e => ["restarted", "disconnected", "quarantined"].includes(e.kind));
     let width = 0, chosen = null, selecting = null;
     const x = time =>
         TRACE_LEFT + (time - answer.from) / Math.max(1e-9, answer.to - answer.from) * (width - TRACE_LEFT - 6);

@@ -80,6 +80,14 @@ static bool view_knows_argument(const char *known, const char *name) {
     return false;
 }
 
+// Looks for the frames of a source when it has groups: a run that has just begun has neither.
+static void view_find_frames(struct view *view, struct view_source *source) {
+    struct string_list stores = {0};
+    if (source->kind == VIEW_FILE || source->frames_sought || !source->groups.count) return;
+    source->frames_sought = true;
+    if (subcommand_find_stores(source->path, "frames.lmdb", &view->arena, &stores) == OK) source->frames = stores;
+}
+
 // Calls the route at an index of view_routes, after it has checked the arguments and found the source.
 static status view_call_route(struct view_call *call, size_t at) {
     const char *of = view_argument(call, "of");
@@ -97,6 +105,7 @@ static status view_call_route(struct view_call *call, size_t at) {
         if (!strcmp(call->source->name, of)) break;
     }
     TRY(view_groups_refresh(&call->source->groups));
+    view_find_frames(call->view, call->source);
     return view_routes[at].route(call);
 }
 
@@ -249,7 +258,6 @@ static void view_handle(void *context, struct http_request *request) {
 // Opens what an operand names.
 static status view_open_source(struct view *view, struct view_source *source, const char *operand) {
     struct arena *arena = &view->arena;
-    struct string_list stores = {0};
     struct stat info;
     struct buf diagnostics = {0};
     const char *sign = strchr(operand, '=');
@@ -279,16 +287,15 @@ static status view_open_source(struct view *view, struct view_source *source, co
         source->kind = S_ISDIR(info.st_mode) ? VIEW_STORE : VIEW_FILE;
     }
     if (!source->name) {
-        char *whole = realpath(source->run ? source->run : source->path, NULL);
-        source->name = whole ? arena_printf(arena, "%s", path_base_name(whole)) : source->path;
+        const char *path = source->run ? source->run : source->path; // a run may not exist yet
+        char *whole = realpath(path, NULL);
+        source->name = arena_printf(arena, "%s", path_base_name(whole ? whole : path));
         free(whole);
     }
     for (const struct view_source *other = view->sources; other < source; other++)
         if (!strcmp(other->name, source->name))
             return fail(USAGE, "two operands have the name %s: give them others, as in new=%s", source->name,
                         source->path);
-    if (source->kind != VIEW_FILE && subcommand_find_stores(source->path, "frames.lmdb", arena, &stores) == OK)
-        source->frames = stores;
     return view_groups_open(source);
 }
 
@@ -318,7 +325,7 @@ static void view_say_address(const struct view *view) {
 }
 
 status view_main(struct subcommand_call *call) {
-    enum { WAIT_MS = 1000 };
+    enum { WAIT_MS = 1000, HTML_WAIT_MS = 2500 };
     const struct view_options *given = call->given;
     struct view view = {0};
     status result = OK;
@@ -331,6 +338,9 @@ status view_main(struct subcommand_call *call) {
         TRY_TO(result, done, view_open_source(&view, &view.sources[i], call->list[i]));
     }
     if (given->html) {
+        // The supervisors of a run report once a second.
+        TRY_TO(result, done, view_live_open(&view));
+        if (view.live) TRY_TO(result, done, view_live_wait(&view, -1, HTML_WAIT_MS));
         result = view_html_write(&view, given->html, given->groups, given->where);
         goto done;
     }

@@ -41,8 +41,9 @@ struct view_source {
     enum view_kind kind;
     const char *run;           // the run's directory; NULL: it is no run
     struct pipeline *pipeline; // of a run, as of its last start
-    struct string_list frames; // the directories that have frames.lmdb
-    const char *trace_file;    // the name under which its trace is saved; NULL: nobody asked yet
+    struct string_list frames; // the directories that have frames.lmdb, when they were sought
+    bool frames_sought;
+    const char *trace_file; // the name under which its trace is saved; NULL: nobody asked yet
     struct view_groups groups;
 };
 
@@ -105,6 +106,12 @@ void view_print_float(struct buf *out, float value);
 // Appends a string, an absent one as null. What is not UTF-8 becomes U+FFFD.
 void view_print_string(struct buf *out, struct string text);
 
+// The same for a C string; NULL is absent.
+void view_print_text(struct buf *out, const char *text);
+
+// Appends the marks of a group's first completions as an array, null for each without accuracy.
+void view_print_marks(struct buf *out, const struct group_summary *summary);
+
 // ---- view_groups.c ----
 
 // Opens the groups of the source. UNAVAILABLE, DATAERR.
@@ -160,9 +167,6 @@ void view_group_close(struct view *view);
 
 // Returns the tokenizer of a source's model, which stays open; NULL, and a sentence in *why, if it cannot be read.
 const struct tokenizer *view_group_tokenizer(struct view *view, const struct view_source *source, const char **why);
-
-// Appends the marks of a group's first completions as an array, null for each without accuracy.
-void view_print_marks(struct buf *out, const struct group_summary *summary);
 
 view_route view_group_show, view_group_frame;
 

@@ -45,13 +45,28 @@ void view_print_float(struct buf *out, float value) {
 }
 
 void view_print_string(struct buf *out, struct string text) {
-    struct arena arena = {0};
-    struct string clean = {0};
+    struct buf clean = {0};
     if (!text.data) {
         buf_puts(out, "null");
         return;
     }
-    arena_string(&arena, &clean, text.data, text.size);
-    json_print_string(out, clean.data, clean.size);
-    arena_release(&arena);
+    utf8_replace(text.data, text.size, &clean);
+    json_print_string(out, clean.data ? clean.data : "", clean.size);
+    buf_release(&clean);
+}
+
+void view_print_text(struct buf *out, const char *text) {
+    view_print_string(out, text ? string_of(text) : (struct string){0});
+}
+
+void view_print_marks(struct buf *out, const struct group_summary *summary) {
+    buf_puts(out, "[");
+    for (int i = 0; i < summary->completions && i < SUMMARY_MARKED; i++) {
+        buf_puts(out, i ? ", " : "");
+        if (isnan(summary->accuracy))
+            buf_puts(out, "null");
+        else
+            buf_printf(out, "%u", (unsigned)(summary->marks >> 4 * i & 15));
+    }
+    buf_puts(out, "]");
 }

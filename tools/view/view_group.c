@@ -131,18 +131,6 @@ const struct tokenizer *view_group_tokenizer(struct view *view, const struct vie
 
 // ---- the parts of the answer ----
 
-void view_print_marks(struct buf *out, const struct group_summary *summary) {
-    buf_puts(out, "[");
-    for (int i = 0; i < summary->completions && i < SUMMARY_MARKED; i++) {
-        buf_puts(out, i ? ", " : "");
-        if (isnan(summary->accuracy))
-            buf_puts(out, "null");
-        else
-            buf_printf(out, "%u", (unsigned)(summary->marks >> 4 * i & 15));
-    }
-    buf_puts(out, "]");
-}
-
 // Appends the id of the group at an index, null if there is none any more.
 static status view_group_print_id(struct view_groups *groups, size_t index, struct buf *out) {
     struct group_row row = {0};

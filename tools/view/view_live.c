@@ -298,12 +298,12 @@ static void view_live_print_replicas(struct view_call *call, const struct view_p
     buf_puts(out, "\"replicas\": {\"name\": [");
     for (size_t i = 0; i < count; i++) {
         buf_puts(out, i ? ", " : "");
-        run_print_string(out, rows[i].name);
+        view_print_text(out, rows[i].name);
     }
     buf_puts(out, "], \"state\": [");
     for (size_t i = 0; i < count; i++) {
         buf_puts(out, i ? ", " : "");
-        run_print_string(out, rows[i].state);
+        view_print_text(out, rows[i].state);
     }
     for (size_t k = 0; k < sizeof view_live_columns / sizeof *view_live_columns; k++) {
         buf_printf(out, "], \"%s\": [", view_live_columns[k].name);
@@ -368,11 +368,11 @@ static void view_live_print_events(struct view_call *call, int64_t after) {
         first = false;
         view_print(out, event->time);
         buf_puts(out, ", \"name\": ");
-        run_print_string(out, event->name);
+        view_print_text(out, event->name);
         buf_puts(out, ", \"kind\": ");
-        run_print_string(out, event->kind);
+        view_print_text(out, event->kind);
         buf_puts(out, ", \"text\": ");
-        run_print_string(out, event->text);
+        view_print_text(out, event->text);
         buf_puts(out, ", \"step\": ");
         view_print(out, view_live_step_at(&facts->metrics, event->time));
         buf_puts(out, "}");
@@ -413,7 +413,7 @@ status view_run_live(struct view_call *call) {
     buf_printf(out, "{\"seq\": %lld, \"time\": ", (long long)live->seq);
     view_print(out, clock_realtime());
     buf_puts(out, ", \"state\": ");
-    run_print_string(out, progress.state);
+    view_print_text(out, progress.state);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         buf_printf(out, ", \"%s\": ", numbers[i].name);
         view_print(out, numbers[i].value);

@@ -72,7 +72,7 @@ static void view_run_print_version(const struct pipeline *pipeline, struct buf *
     if (file && !fgets(line, sizeof line, file)) *line = 0;
     if (file) fclose(file);
     line[strcspn(line, ",\n")] = 0;
-    run_print_string(out, !strncmp(line, "# caravan ", strlen("# caravan ")) ? line + 2 : NULL);
+    view_print_string(out, string_of(!strncmp(line, "# caravan ", strlen("# caravan ")) ? line + 2 : NULL));
     arena_release(&arena);
 }
 
@@ -83,16 +83,16 @@ static void view_run_print_stages(const struct pipeline *pipeline, struct buf *o
     while (view_replica_next(&replica)) {
         if (replica.stage != stage) {
             buf_puts(out, stage ? "]}, {\"name\": " : "{\"name\": ");
-            run_print_string(out, replica.stage->name);
+            view_print_text(out, replica.stage->name);
             buf_puts(out, ", \"from\": ");
-            run_print_string(out, stage ? stage->name : NULL);
+            view_print_text(out, stage ? stage->name : NULL);
             buf_puts(out, ", \"replicas\": [");
         }
         buf_puts(out, replica.stage == stage ? ", {\"name\": " : "{\"name\": ");
         stage = replica.stage;
-        run_print_string(out, replica.name);
+        view_print_text(out, replica.name);
         buf_printf(out, ", \"number\": %d, \"machine\": ", replica.number);
-        run_print_string(out, replica.machine >= 0 ? pipeline->machines[replica.machine].name : NULL);
+        view_print_text(out, replica.machine >= 0 ? pipeline->machines[replica.machine].name : NULL);
         buf_puts(out, "}");
     }
     buf_puts(out, stage ? "]}]" : "]");
@@ -116,7 +116,7 @@ static bool view_run_has_tokenizer(const struct pipeline *pipeline) {
 static void view_run_note(struct buf *out, bool *first, const char *text) {
     buf_puts(out, *first ? "" : ", ");
     *first = false;
-    run_print_string(out, text);
+    view_print_text(out, text);
 }
 
 static void view_run_print_notes(struct view_call *call, struct buf *out) {
@@ -185,7 +185,7 @@ status view_run_about(struct view_call *call) {
     buf_puts(out, "{");
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         buf_printf(out, "\"%s\": ", texts[i][0]);
-        run_print_string(out, texts[i][1]);
+        view_print_text(out, texts[i][1]);
         buf_puts(out, ", ");
     }
     buf_puts(out, "\"version\": ");
@@ -204,7 +204,7 @@ status view_run_about(struct view_call *call) {
     for (size_t i = 0, count = 0; i < view->source_count; i++) {
         if (&view->sources[i] == source) continue;
         buf_puts(out, count++ ? ", " : "");
-        run_print_string(out, view->sources[i].name);
+        view_print_text(out, view->sources[i].name);
     }
     buf_puts(out, "], ");
     view_run_print_stages(pipeline, out);
@@ -344,13 +344,13 @@ status view_run_quarantine(struct view_call *call) {
     buf_puts(out, "[");
     for (size_t i = 0; i < count; i++) {
         buf_puts(out, i ? ", {\"stage\": " : "{\"stage\": ");
-        run_print_string(out, rows[i].stage);
+        view_print_text(out, rows[i].stage);
         buf_puts(out, ", \"reason\": ");
-        run_print_string(out, rows[i].reason);
+        view_print_text(out, rows[i].reason);
         buf_printf(out, ", \"count\": %lld, \"ids\": [", (long long)rows[i].count);
         for (int64_t k = 0; k < rows[i].count && k < IDS; k++) {
             buf_puts(out, k ? ", " : "");
-            run_print_string(out, rows[i].ids[k]);
+            view_print_text(out, rows[i].ids[k]);
         }
         buf_puts(out, "]}");
     }
