@@ -38,6 +38,8 @@ const struct subcommand subcommands[] = {
     {"report", report_main, &report_table, "compare files of groups: accuracy, rewards, speed", .least = 1,
      .most = MAX_REPORT_FILES},
     {"run", run_main, &run_table, "start or resume a pipeline", .pipeline = PIPELINE_FILE},
+    {"serve", serve_main, &serve_table, "answer OpenAI's chat completions with a model", .least = 1, .most = 1,
+     .named = true},
     {"stop", stop_main, &stop_table, "stop a run on all its machines", .pipeline = PIPELINE_OR_RUN},
     {"tokenize", tokenize_main, &tokenize_table, "convert text or messages to tokens, and back", .most = 0},
     {"top", top_main, &top_table, "show a run while it works: rates, queues, states, last steps",

@@ -113,6 +113,7 @@ subcommand_main reference_main;
 subcommand_main replay_main;
 subcommand_main report_main;
 subcommand_main run_main;
+subcommand_main serve_main;
 subcommand_main stop_main;
 subcommand_main tokenize_main;
 subcommand_main top_main;
@@ -123,7 +124,7 @@ subcommand_main view_main;
 extern const struct option_table agreement_table, ask_table, check_table, compare_table, curves_table, data_table,
     draw_table, eval_table, frames_tool_table, graph_table, groups_table, init_table, judge_drawn_table, keygen_table,
     ls_table, make_demo_data_table, pairs_table, plan_table, reference_table, replay_table, report_table, run_table,
-    stop_table, tokenize_table, top_table, train_consistency_table, view_table;
+    serve_table, stop_table, tokenize_table, top_table, train_consistency_table, view_table;
 
 // `caravan program`, which `caravan run` starts: it parses its command line as a stage. Returns the exit code.
 int program_main(int argc, char **argv);

@@ -1,8 +1,12 @@
 #include "tools/serve/chat.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
@@ -134,7 +138,12 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
     TRY(chat_is_random(chat, &random));
     if (random)
         log_info("%s was never trained (its weights are as initialised): nothing sensible can be expected", chat->dir);
-    const struct generator_options options = {.rows = rows, .max_new_tokens = (int)chat->max_new_tokens};
+    chat->rows = rows;
+    return chat_new_generator(chat);
+}
+
+status chat_new_generator(struct chat *chat) {
+    const struct generator_options options = {.rows = chat->rows, .max_new_tokens = (int)chat->max_new_tokens};
     return generator_new(&chat->generator, chat->model->model, &options);
 }
 
@@ -164,7 +173,9 @@ void chat_prompt_init(struct chat_prompt *prompt) {
 
 void chat_prompt_release(struct chat_prompt *prompt) {
     for (size_t i = 0; i < prompt->frames_count; i++) buf_release(&prompt->frames[i].record);
+    for (size_t i = 0; i < prompt->data_count; i++) buf_release(&prompt->data[i]);
     free(prompt->frames);
+    free(prompt->data);
     group_free(&prompt->group);
     *prompt = (struct chat_prompt){0};
 }
@@ -194,6 +205,39 @@ void chat_set_medium(struct chat_prompt *prompt, struct part *part, bool video, 
     group_string(prompt->group, video ? &part->video : &part->image, path, strlen(path));
 }
 
+// A medium that is no file is named so in the group, with its number.
+static const char chat_data_name[] = "data:";
+
+void chat_set_data(struct chat_prompt *prompt, struct part *part, bool video, struct buf *data) {
+    char name[32];
+    snprintf(name, sizeof name, "%s%zu", chat_data_name, prompt->data_count);
+    GROW(&prompt->data, prompt->data_count);
+    prompt->data[prompt->data_count++] = *data;
+    *data = (struct buf){0};
+    chat_set_medium(prompt, part, video, name);
+}
+
+// *path, in the arena = where a medium can be opened; *fd = what is to be closed then, -1: nothing.
+static status chat_open_medium(const struct chat *chat, const struct chat_prompt *prompt, const struct part *part,
+                               struct arena *arena, char **path, int *fd) {
+    const struct string name = media_uri(part);
+    const size_t length = strlen(chat_data_name);
+    *fd = -1;
+    if (!prompt->data_count || strncmp(name.data, chat_data_name, length) != 0) {
+        TRY(media_path(path, arena, chat->given.media_root, name));
+        // A client does not learn which files there are outside.
+        if (prompt->inside && (!path_exists(*path) || media_check_inside(chat->given.media_root, *path) != OK))
+            return fail(BAD_SAMPLE, "there is no such file below the media root");
+        return OK;
+    }
+    const struct buf *data = &prompt->data[strtoull(name.data + length, NULL, 10)];
+    *fd = memfd_create("medium", MFD_CLOEXEC);
+    if (*fd < 0 || !fd_write_all(*fd, data->data, data->size))
+        return fail(UNAVAILABLE, "%s: %s", name.data, strerror(errno));
+    *path = arena_printf(arena, "/proc/self/fd/%d", *fd);
+    return OK;
+}
+
 // Decodes a medium, unless the prompt has its frames already, and describes it in the group.
 static status chat_prepare_medium(struct chat *chat, struct chat_prompt *prompt, size_t index, struct arena *arena) {
     const struct part *part = media_part(prompt->group, index);
@@ -201,44 +245,57 @@ static status chat_prepare_medium(struct chat *chat, struct chat_prompt *prompt,
     struct frames_view view = {0};
     struct frames frames;
     struct chat_frames made = {0};
-    const bool video = part->kind == PART_VIDEO;
-    char *path;
-    TRY(stage_media_sampling(&all, &chat->given.frames));
-    TRY(media_path(&path, arena, chat->given.media_root, media_uri(part)));
-    const struct sampling_config sampling = media_sampling(&all, part);
-    status result = media_key(made.key, path, video, &sampling, NULL);
     const struct buf *record = NULL;
-    for (size_t i = 0; i < prompt->frames_count && result == OK; i++)
+    const bool video = part->kind == PART_VIDEO;
+    char *path = NULL;
+    int fd;
+    status result;
+    TRY(stage_media_sampling(&all, &chat->given.frames));
+    const struct sampling_config sampling = media_sampling(&all, part);
+    TRY_TO(result, done, chat_open_medium(chat, prompt, part, arena, &path, &fd));
+    TRY_TO(result, done, media_key(made.key, path, video, &sampling, NULL));
+    for (size_t i = 0; i < prompt->frames_count; i++)
         if (!strcmp(prompt->frames[i].key, made.key)) record = &prompt->frames[i].record;
-    if (result == OK && !record) {
+    if (!record) {
         const struct media_options options = {.threads = (int)chat->given.common.threads};
-        result = media_decode(&view, path, video, &sampling, &options);
-        if (result == OK) result = buf_reserve_large(&made.record, frames_record_size(&view.frames));
-        if (result == OK) {
-            made.record.size = frames_record_size(&view.frames);
-            frames_record_write(&view.frames, (uint8_t *)made.record.data);
-            GROW(&prompt->frames, prompt->frames_count);
-            prompt->frames[prompt->frames_count] = made;
-            record = &prompt->frames[prompt->frames_count++].record;
-        }
-        frames_view_release(&view);
+        TRY_TO(result, done, media_decode(&view, path, video, &sampling, &options));
+        TRY_TO(result, done, buf_reserve_large(&made.record, frames_record_size(&view.frames)));
+        made.record.size = frames_record_size(&view.frames);
+        frames_record_write(&view.frames, (uint8_t *)made.record.data);
+        GROW(&prompt->frames, prompt->frames_count);
+        prompt->frames[prompt->frames_count] = made;
+        record = &prompt->frames[prompt->frames_count++].record;
     }
-    if (result == OK) result = frames_from_record(&frames, record->data, record->size);
-    if (result != OK) return fail_prefix(result, "%s", path);
+    TRY_TO(result, done, frames_from_record(&frames, record->data, record->size));
     media_describe(prompt->group, index, made.key, &frames, chat->given.frames.seconds_per_grid);
-    return OK;
+done:
+    if (result != OK && path) (void)fail_prefix(result, "%s", fd < 0 && !prompt->inside ? path : media_uri(part).data);
+    if (fd >= 0) close(fd);
+    frames_view_release(&view);
+    return result;
 }
 
 status chat_prepare(struct chat *chat, struct chat_prompt *prompt) {
+    const struct model_info *info = chat->model->input.info;
+    const int64_t pixels = (int64_t)info->patch_size * info->spatial_merge_size;
     struct group *group = prompt->group;
     struct stage_input input = {0};
     struct arena arena = {0};
+    int64_t tokens = (int64_t)media_part_count(group); // at least
     status result = OK;
     group_media(group, media_part_count(group));
-    for (size_t i = 0; i < group->media_count && result == OK; i++)
+    for (size_t i = 0; i < group->media_count && result == OK && tokens <= chat->max_prompt_tokens; i++) {
+        const struct medium *medium = &group->media[i];
         result = chat_prepare_medium(chat, prompt, i, &arena);
+        if (result != OK) break;
+        tokens +=
+            (medium->frames + 1) / info->temporal_patch_size * (medium->height / pixels) * (medium->width / pixels) - 1;
+    }
     arena_release(&arena);
     TRY(result);
+    if (tokens > chat->max_prompt_tokens)
+        return fail(BAD_SAMPLE, "prompt too long: its media alone have more tokens than max_prompt_tokens, %lld",
+                    (long long)chat->max_prompt_tokens);
     group->prompt_tokens = (struct int_array){0};
     chat->prompt = prompt;
     result = stage_input_open(&chat->model->input, group, INPUT_PROMPT, &input);

@@ -41,6 +41,7 @@ struct chat {
     struct stage_model_options given;
     struct stage_model *model;
     struct generator *generator;
+    int rows; // of the generator
     int64_t max_new_tokens, max_prompt_tokens;
     const struct chat_prompt *prompt; // the one whose frames are looked for
 };
@@ -50,6 +51,9 @@ struct chat {
 // run's; NULL: none. `rows`: the most answers that are decoded side by side. Says on standard error if the model was
 // never trained. USAGE, DATAERR or UNAVAILABLE. Close it with chat_close in any case.
 status chat_open(struct chat **out, const char *name, const char *settings, const struct chat_options *given, int rows);
+
+// Makes the generator again, which was freed.
+status chat_new_generator(struct chat *chat);
 
 // NULL is fine; sets *chat to NULL.
 void chat_close(struct chat **chat);
@@ -72,6 +76,9 @@ struct chat_prompt {
     struct group *group;
     struct chat_frames *frames; // one for each medium that was decoded
     size_t frames_count;
+    struct buf *data; // the media that are no files
+    size_t data_count;
+    bool inside; // only files below the media root are opened
 };
 
 // Makes an empty prompt. Release it with chat_prompt_release.
@@ -89,6 +96,9 @@ void chat_set_text(struct chat_prompt *prompt, struct part *part, const char *te
 
 // Makes the part an image or a clip.
 void chat_set_medium(struct chat_prompt *prompt, struct part *part, bool video, const char *path);
+
+// The same of a file's content, of which it takes the memory.
+void chat_set_data(struct chat_prompt *prompt, struct part *part, bool video, struct buf *data);
 
 // Decodes the media of the prompt that were not decoded yet, and makes its tokens. BAD_SAMPLE, with the path of the
 // medium, when it cannot be read, and when the prompt is too long; DATAERR.

@@ -1,0 +1,481 @@
+// caravan serve MODEL: answers requests of OpenAI's chat-completions interface.
+//
+// One thread does everything: between two steps of the generator, which decodes all requests in one batch, it serves
+// the connections. A request (a `job`) waits in the queue until the generator takes another one, runs, and is answered
+// when the generator returns it, or, if it is a stream, piece by piece before that. Its tokens are those that
+// caravan-rollout samples for a group whose id is CHAT_GROUP_ID, with the request's seed.
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/base/rng.h"
+#include "shared/base/signals.h"
+#include "shared/http/http.h"
+#include "tools/serve/chat.h"
+#include "tools/serve/openai.h"
+
+enum { SPARE_CONNECTIONS = 32, LARGEST_BODY = 32 << 20 };
+
+struct serve_options {
+    struct chat_options chat;
+    const char *listen, *host, *name, *api_key_file, *media_root;
+    int64_t rows, queue;
+};
+
+static const struct option serve_options[] = {
+    TOOL_OPTION(serve_options, listen, OPTION_STRING, "address and port", .default_value = "127.0.0.1:8000"),
+    TOOL_OPTION(serve_options, host, OPTION_STRING,
+                "the name by which clients of other machines call this one, without a port"),
+    TOOL_OPTION(serve_options, api_key_file, OPTION_FILE,
+                "file with the key that requests must have (default: anybody may ask)"),
+    TOOL_OPTION(serve_options, name, OPTION_STRING, "name of the model in requests (default: its directory's)"),
+    TOOL_OPTION(serve_options, media_root, OPTION_FILE,
+                "directory of the pictures and clips that requests may name (default: they may name none)"),
+    TOOL_OPTION(serve_options, rows, OPTION_INT, "the most answers that are decoded side by side",
+                .default_value = "64", .low = 1, .high = 1024),
+    TOOL_OPTION(serve_options, queue, OPTION_INT, "the most requests that wait for a row; others are refused",
+                .default_value = "64", .low = 1, .high = 10000),
+    CHAT_OPTIONS,
+    {0},
+};
+const struct option_table serve_table = {
+    .program = "caravan serve",
+    .operands = "MODEL|RUN",
+    .help = "answers OpenAI's chat completions with a model",
+    .details = "RUN is the directory of a run: its last checkpoint answers, with the frames of the\n"
+               "run. POST /v1/chat/completions takes texts, pictures and clips; /v1/models names\n"
+               "the model. SIGTERM: the answers under way are finished.\n",
+    .options = serve_options,
+    .size = sizeof(struct serve_options),
+};
+
+struct serve_job {
+    struct serve_job *next;    // in `queue` or `running`
+    struct serve *serve;       // to which it belongs
+    struct http_request *http; // NULL: the client has gone away
+    struct arena arena;        // of `request`
+    struct openai_request request;
+    struct openai_head head;
+    struct chat_prompt prompt;
+    struct chat_text *texts; // [request.count]
+    bool begun;              // the stream
+};
+
+struct serve {
+    const struct serve_options *given;
+    struct chat *chat;
+    struct http_server *http;
+    struct serve_job *queue, *running; // the oldest first
+    size_t queued;
+    int64_t started; // seconds since 1970
+    char name[256], key[256], fingerprint[32];
+    bool stopping, failed; // the last step failed
+};
+
+// ---- jobs ----
+
+static void serve_append(struct serve_job **list, struct serve_job *job) {
+    while (*list) list = &(*list)->next;
+    job->next = NULL;
+    *list = job;
+}
+
+static void serve_remove(struct serve_job **list, const struct serve_job *job) {
+    while (*list != job) list = &(*list)->next;
+    *list = job->next;
+}
+
+// Frees a job that is in no list.
+static void serve_free(struct serve_job *job) {
+    if (job->http) job->http->tag = NULL;
+    for (int64_t i = 0; job->texts && i < job->request.count; i++) chat_text_release(&job->texts[i]);
+    free(job->texts);
+    chat_prompt_release(&job->prompt);
+    arena_release(&job->arena);
+    free(job);
+}
+
+// ---- answers ----
+
+static void serve_refuse(struct http_request *http, const struct openai_refusal *refusal, const char *message) {
+    struct buf body = {0};
+    if (refusal->code == 503) http_add_header(http, "Retry-After", "1");
+    openai_print_error(&body, refusal->code, refusal->param, refusal->name, message);
+    http_answer(http, refusal->code, "application/json", &body);
+}
+
+static const char *serve_describe(void *context, int code, const char *text, struct buf *body) {
+    (void)context;
+    openai_print_error(body, code, "", NULL, text);
+    return "application/json";
+}
+
+// Answers a job that cannot be done, and frees it. BAD_SAMPLE and DATAERR are the client's mistakes.
+static void serve_fail(struct serve_job *job, status result, const char *message) {
+    const bool theirs = result == BAD_SAMPLE || result == DATAERR;
+    const struct openai_refusal refusal = {.code = theirs ? 400 : 503, .name = theirs ? "invalid_value" : NULL};
+    if (job->http && job->begun) {
+        struct buf event = {0};
+        buf_puts(&event, "data: ");
+        openai_print_error(&event, refusal.code, "", refusal.name, message);
+        buf_puts(&event, "\n\n");
+        http_send(job->http, event.data, event.size);
+        http_finish(job->http);
+        buf_release(&event);
+    } else if (job->http) {
+        serve_refuse(job->http, &refusal, message);
+    }
+    serve_free(job);
+}
+
+static void serve_begin_stream(struct serve_job *job) {
+    struct buf events = {0};
+    if (job->begun) return;
+    job->begun = true;
+    http_add_header(job->http, "Cache-Control", "no-store");
+    http_stream(job->http, 200, "text/event-stream");
+    for (int i = 0; i < job->request.count; i++) openai_print_piece(&events, &job->head, i, true, string_of(""));
+    http_send(job->http, events.data, events.size);
+    buf_release(&events);
+}
+
+// The generator has a token. A client that has gone away wants no more.
+static status serve_on_token(void *tag, int completion, int64_t token, bool *stop) {
+    struct serve_job *job = tag;
+    struct chat_text *text = &job->texts[completion];
+    const struct openai_request *request = &job->request;
+    *stop = !job->http;
+    if (*stop) return OK;
+    const struct string part =
+        chat_text_add(text, job->serve->chat->model->input.tokenizer, token, request->stops, request->stop_count);
+    *stop = text->stopped;
+    if (!request->stream) return OK;
+    serve_begin_stream(job);
+    if (part.size) {
+        struct buf event = {0};
+        openai_print_piece(&event, &job->head, completion, false, part);
+        http_send(job->http, event.data, event.size);
+        buf_release(&event);
+    }
+    return OK;
+}
+
+static void serve_finish_stream(struct serve_job *job, const struct openai_choice *choices, size_t completion_tokens) {
+    struct buf events = {0};
+    serve_begin_stream(job);
+    for (int i = 0; i < job->request.count; i++) {
+        const struct string rest = chat_text_end(&job->texts[i]);
+        if (rest.size) openai_print_piece(&events, &job->head, i, false, rest);
+        openai_print_finish(&events, &job->head, i, choices[i].finish);
+    }
+    if (job->request.include_usage)
+        openai_print_usage(&events, &job->head, job->prompt.group->prompt_tokens.count, completion_tokens);
+    buf_puts(&events, "data: [DONE]\n\n");
+    http_send(job->http, events.data, events.size);
+    http_finish(job->http);
+    buf_release(&events);
+}
+
+// Answers a job with what the generator has returned, and frees it.
+static void serve_finish(struct serve *serve, struct serve_job *job, const struct generated *generated) {
+    const struct openai_request *request = &job->request;
+    struct openai_choice *choices = arena_alloc(&job->arena, (size_t)request->count * sizeof *choices);
+    size_t tokens = 0;
+    serve_remove(&serve->running, job);
+    if (!job->http) {
+        serve_free(job);
+        return;
+    }
+    for (int64_t i = 0; i < request->count; i++) {
+        const struct buf *text = &job->texts[i].text;
+        choices[i].text = (struct string){text->data ? text->data : "", text->size};
+        choices[i].finish = generated[i].ended || generated[i].stopped ? "stop" : "length";
+        choices[i].tokens = request->logprobs ? &generated[i] : NULL;
+        tokens += generated[i].count;
+        for (size_t t = 0; t < generated[i].count; t++)
+            if (!isfinite(generated[i].logprobs[t])) {
+                serve_fail(job, UNAVAILABLE, "the model computes log-probabilities that are not finite");
+                return;
+            }
+    }
+    if (request->stream) {
+        serve_finish_stream(job, choices, tokens);
+    } else {
+        struct buf body = {0};
+        openai_print_answer(&body, &job->head, choices, (size_t)request->count, job->prompt.group->prompt_tokens.count,
+                            tokens, serve->chat->model->input.tokenizer);
+        http_answer(job->http, 200, "application/json", &body);
+    }
+    serve_free(job);
+}
+
+// ---- requests ----
+
+// Whether the request has the key; otherwise answers.
+static bool serve_is_allowed(const struct serve *serve, struct http_request *http) {
+    static const char scheme[] = "Bearer ";
+    const char *given = http_find_header(http, "Authorization");
+    if (!*serve->key) return true;
+    if (given && !strncasecmp(given, scheme, sizeof scheme - 1) &&
+        http_same_secret(given + sizeof scheme - 1, serve->key))
+        return true;
+    http_add_header(http, "WWW-Authenticate", "Bearer");
+    serve_refuse(http, &(struct openai_refusal){.code = 401, .name = "invalid_api_key"},
+                 "the request has no key, or a wrong one: Authorization: Bearer KEY");
+    return false;
+}
+
+// Parses a request into the job.
+static status serve_parse(struct serve *serve, struct serve_job *job, struct openai_refusal *refusal) {
+    struct openai_request *request = &job->request;
+    const struct openai_limits limits = {
+        .model = serve->name, .count = serve->given->rows, .max_new_tokens = serve->chat->max_new_tokens};
+    char token[HTTP_TOKEN_SIZE];
+    TRY(openai_parse(request, &job->arena, job->http->body, &limits, refusal));
+    TRY(openai_fill_prompt(request, &job->prompt, serve->given->media_root, refusal));
+    if (!request->seeded && getrandom(&request->seed, sizeof request->seed, 0) != sizeof request->seed)
+        return fail(UNAVAILABLE, "getrandom: %s", strerror(errno));
+    http_make_token(token);
+    snprintf(job->head.id, sizeof job->head.id, "chatcmpl-%s", token);
+    job->head.model = serve->name;
+    job->head.fingerprint = serve->fingerprint;
+    job->head.created = (int64_t)clock_realtime();
+    NEW(&job->texts, (size_t)request->count);
+    return OK;
+}
+
+static void serve_handle_chat(struct serve *serve, struct http_request *http) {
+    const char *type = http_find_header(http, "Content-Type");
+    const size_t length = type ? strcspn(type, "; ") : 0;
+    struct openai_refusal refusal = {.code = 503};
+    struct serve_job *job;
+    if (!http_allows(http, "POST")) return;
+    // A page of another site can send other types without asking.
+    if (length != strlen("application/json") || strncasecmp(type, "application/json", length) != 0) {
+        http_refuse(http, 415, "Content-Type must be application/json");
+        return;
+    }
+    if (serve->stopping) {
+        serve_refuse(http, &refusal, "the server is ending");
+        return;
+    }
+    if (serve->queued >= (size_t)serve->given->queue) {
+        refusal.name = "overloaded";
+        serve_refuse(http, &refusal, "too many requests wait already");
+        return;
+    }
+    NEW(&job, 1);
+    chat_prompt_init(&job->prompt);
+    job->prompt.inside = true;
+    job->serve = serve;
+    job->http = http;
+    http->tag = job;
+    const status result = serve_parse(serve, job, &refusal);
+    if (result != OK) {
+        if (result != DATAERR) refusal = (struct openai_refusal){.code = 503};
+        serve_refuse(http, &refusal, fail_text());
+        serve_free(job);
+        return;
+    }
+    serve_append(&serve->queue, job);
+    serve->queued++;
+}
+
+static void serve_handle_models(struct serve *serve, struct http_request *http, const char *name) {
+    struct buf body = {0};
+    if (!http_allows(http, "GET")) return;
+    if (*name && strcmp(name, serve->name) != 0) {
+        serve_refuse(http, &(struct openai_refusal){.code = 404, .param = "model", .name = "model_not_found"},
+                     "there is no such model here");
+        return;
+    }
+    if (!*name) buf_puts(&body, "{\"object\":\"list\",\"data\":[");
+    openai_print_model(&body, serve->name, serve->started);
+    if (!*name) buf_puts(&body, "]}");
+    http_answer(http, 200, "application/json", &body);
+}
+
+static void serve_handle(void *context, struct http_request *http) {
+    static const char models[] = "/v1/models/";
+    struct serve *serve = context;
+    http_add_header(http, "Cross-Origin-Resource-Policy", "same-origin");
+    if (!serve_is_allowed(serve, http)) return;
+    if (!strcmp(http->path, "/v1/chat/completions"))
+        serve_handle_chat(serve, http);
+    else if (!strcmp(http->path, "/v1/models"))
+        serve_handle_models(serve, http, "");
+    else if (!strncmp(http->path, models, sizeof models - 1) && http->path[sizeof models - 1])
+        serve_handle_models(serve, http, http->path + sizeof models - 1);
+    else
+        http_refuse(http, 404, "there is no %s here", http->path);
+}
+
+// A request is over. Its job, if it runs, ends with its next token.
+static void serve_ended(void *context, struct http_request *http, bool sent) {
+    struct serve *serve = context;
+    struct serve_job *job = http->tag;
+    (void)sent;
+    if (!job) return;
+    job->http = NULL;
+    for (const struct serve_job *at = serve->running; at; at = at->next)
+        if (at == job) return;
+    serve_remove(&serve->queue, job);
+    serve->queued--;
+    serve_free(job);
+}
+
+// ---- the loop ----
+
+// Gives the oldest waiting job to the generator.
+static void serve_start(struct serve *serve) {
+    struct serve_job *job = serve->queue;
+    const struct openai_request *request = &job->request;
+    const struct generate_request generate = {.count = (int)request->count,
+                                              .temperature = (float)request->temperature,
+                                              .top_p = (float)request->top_p,
+                                              .top_k = (int)request->top_k,
+                                              .max_new_tokens = (int)request->max_new_tokens,
+                                              .key = rng_key((uint64_t)request->seed, CHAT_GROUP_ID),
+                                              .tag = job,
+                                              .stop = serve_on_token};
+    serve_remove(&serve->queue, job);
+    serve->queued--;
+    serve_append(&serve->running, job);
+    status result = chat_prepare(serve->chat, &job->prompt);
+    if (result == OK) result = chat_add(serve->chat, &job->prompt, &generate);
+    if (result == OK) return;
+    if (result != BAD_SAMPLE && result != DATAERR) log_info("a request failed: %s", fail_text());
+    serve_remove(&serve->running, job);
+    serve_fail(job, result, fail_text());
+}
+
+// A step has failed: so have all that run. Failures: the second time in a row.
+static status serve_start_again(struct serve *serve, status result) {
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", fail_text());
+    if (serve->failed || result == BUG) return result;
+    serve->failed = true;
+    log_info("the requests that were under way failed: %s", reason);
+    generator_free(&serve->chat->generator);
+    while (serve->running) {
+        struct serve_job *job = serve->running;
+        serve_remove(&serve->running, job);
+        serve_fail(job, UNAVAILABLE, reason);
+    }
+    return chat_new_generator(serve->chat);
+}
+
+static status serve_step(struct serve *serve) {
+    struct generator **generator = &serve->chat->generator;
+    const struct generated *generated;
+    void *tag;
+    int count;
+    if (serve->queue && generator_can_add(*generator)) serve_start(serve);
+    if (generator_busy(*generator)) {
+        const status result = generator_step(*generator);
+        if (result != OK) return serve_start_again(serve, result);
+        serve->failed = false;
+    }
+    while ((generated = generator_pop(*generator, &tag, &count))) serve_finish(serve, tag, generated);
+    return OK;
+}
+
+// Takes no more requests, and refuses those that wait.
+static void serve_stop(struct serve *serve) {
+    serve->stopping = true;
+    http_stop_listening(serve->http);
+    while (serve->queue) {
+        struct serve_job *job = serve->queue;
+        serve_remove(&serve->queue, job);
+        serve->queued--;
+        serve_fail(job, UNAVAILABLE, "the server is ending");
+    }
+}
+
+static status serve_loop(struct serve *serve) {
+    while (!serve->stopping || serve->running || http_open_requests(serve->http)) {
+        struct pollfd fds[] = {{.fd = http_fd(serve->http), .events = POLLIN},
+                               {.fd = serve->stopping ? -1 : signals_fd(), .events = POLLIN}};
+        if (poll(fds, 2, serve->queue || serve->running ? 0 : http_timeout_ms(serve->http)) < 0 && errno != EINTR)
+            return fail(UNAVAILABLE, "poll: %s", strerror(errno));
+        TRY(http_step(serve->http));
+        if (signals_stopping() && !serve->stopping) serve_stop(serve);
+        TRY(serve_step(serve));
+    }
+    return OK;
+}
+
+// ---- the program ----
+
+static status serve_read_key(struct serve *serve) {
+    const char *path = serve->given->api_key_file;
+    struct buf text = {0};
+    if (!path) return OK;
+    TRY(file_read(path, &text));
+    const size_t size = text.data ? strcspn(text.data, "\r\n") : 0;
+    const bool fits = size && size < sizeof serve->key && !memchr(text.data, 0, size);
+    if (fits) memcpy(serve->key, text.data, size);
+    buf_release(&text);
+    return fits ? OK : fail(DATAERR, "%s: no key of 1 to %zu bytes in its first line", path, sizeof serve->key - 1);
+}
+
+static void serve_set_name(struct serve *serve, const char *model) {
+    size_t size = strlen(model);
+    while (size > 1 && model[size - 1] == '/') size--;
+    size_t begin = size;
+    while (begin && model[begin - 1] != '/') begin--;
+    snprintf(serve->name, sizeof serve->name, "%.*s", (int)(size - begin), model + begin);
+    if (serve->given->name) snprintf(serve->name, sizeof serve->name, "%s", serve->given->name);
+}
+
+static status serve_listen(struct serve *serve) {
+    const struct serve_options *given = serve->given;
+    const struct http_options options = {.listen = given->listen,
+                                         .host = given->host,
+                                         .connections = (int)(given->rows + given->queue) + SPARE_CONNECTIONS,
+                                         .largest_body = LARGEST_BODY,
+                                         .context = serve,
+                                         .handle = serve_handle,
+                                         .ended = serve_ended,
+                                         .describe = serve_describe};
+    TRY(http_open(&serve->http, &options));
+    const char *address = http_address(serve->http);
+    if (!given->host && (!strncmp(address, "0.0.0.0:", 8) || !strncmp(address, "[::]:", 5)))
+        return fail(USAGE, "listen: %s: say with --host by which name clients call this machine", given->listen);
+    if (!http_is_loopback(serve->http) && !*serve->key)
+        log_info("warning: whoever reaches %s may ask the model; see --api-key-file", address);
+    log_info("serving %s at http://%s/v1", serve->name, address);
+    return OK;
+}
+
+status serve_main(struct subcommand_call *call) {
+    struct serve serve = {.given = call->given, .started = (int64_t)clock_realtime()};
+    status result;
+    serve_set_name(&serve, call->list[0]);
+    TRY(signals_open());
+    TRY(serve_read_key(&serve));
+    TRY_TO(result, done, chat_open(&serve.chat, call->list[0], NULL, &serve.given->chat, (int)serve.given->rows));
+    serve.chat->given.media_root = serve.given->media_root;
+    snprintf(serve.fingerprint, sizeof serve.fingerprint, "fp_%016llx",
+             (unsigned long long)stage_model_hash(serve.chat->model));
+    TRY_TO(result, done, serve_listen(&serve));
+    result = serve_loop(&serve);
+done:
+    http_close(&serve.http);
+    while (serve.running) { // after a failure
+        struct serve_job *job = serve.running;
+        serve_remove(&serve.running, job);
+        serve_free(job);
+    }
+    chat_close(&serve.chat);
+    return result;
+}
