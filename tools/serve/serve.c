@@ -42,7 +42,7 @@ static const struct option serve_options[] = {
                 "directory of the pictures and clips that requests may name (default: they may name none)"),
     TOOL_OPTION(serve_options, rows, OPTION_INT, "the most answers that are decoded side by side",
                 .default_value = "64", .low = 1, .high = 1024),
-    TOOL_OPTION(serve_options, queue, OPTION_INT, "the most requests that wait for a row; others are refused",
+    TOOL_OPTION(serve_options, queue, OPTION_INT, "the most requests beyond --rows that may wait; others are refused",
                 .default_value = "64", .low = 1, .high = 10000),
     CHAT_OPTIONS,
     {0},
@@ -75,7 +75,7 @@ struct serve {
     struct chat *chat;
     struct http_server *http;
     struct serve_job *queue, *running; // the oldest first
-    size_t queued;
+    size_t jobs;     // in both lists
     int64_t started; // seconds since 1970
     char name[256], key[256], fingerprint[32];
     bool stopping, failed; // the last step failed
@@ -191,6 +191,7 @@ static void serve_finish(struct serve *serve, struct serve_job *job, const struc
     struct openai_choice *choices = arena_alloc(&job->arena, (size_t)request->count * sizeof *choices);
     size_t tokens = 0;
     serve_remove(&serve->running, job);
+    serve->jobs--;
     if (!job->http) {
         serve_free(job);
         return;
@@ -268,7 +269,7 @@ static void serve_handle_chat(struct serve *serve, struct http_request *http) {
         serve_refuse(http, &refusal, "the server is ending");
         return;
     }
-    if (serve->queued >= (size_t)serve->given->queue) {
+    if (serve->jobs >= (size_t)(serve->given->rows + serve->given->queue)) {
         refusal.name = "overloaded";
         serve_refuse(http, &refusal, "too many requests wait already");
         return;
@@ -287,7 +288,7 @@ static void serve_handle_chat(struct serve *serve, struct http_request *http) {
         return;
     }
     serve_append(&serve->queue, job);
-    serve->queued++;
+    serve->jobs++;
 }
 
 static void serve_handle_models(struct serve *serve, struct http_request *http, const char *name) {
@@ -329,7 +330,7 @@ static void serve_ended(void *context, struct http_request *http, bool sent) {
     for (const struct serve_job *at = serve->running; at; at = at->next)
         if (at == job) return;
     serve_remove(&serve->queue, job);
-    serve->queued--;
+    serve->jobs--;
     serve_free(job);
 }
 
@@ -348,13 +349,13 @@ static void serve_start(struct serve *serve) {
                                               .tag = job,
                                               .stop = serve_on_token};
     serve_remove(&serve->queue, job);
-    serve->queued--;
     serve_append(&serve->running, job);
     status result = chat_prepare(serve->chat, &job->prompt);
     if (result == OK) result = chat_add(serve->chat, &job->prompt, &generate);
     if (result == OK) return;
     if (result != BAD_SAMPLE && result != DATAERR) log_info("a request failed: %s", fail_text());
     serve_remove(&serve->running, job);
+    serve->jobs--;
     serve_fail(job, result, fail_text());
 }
 
@@ -369,6 +370,7 @@ static status serve_start_again(struct serve *serve, status result) {
     while (serve->running) {
         struct serve_job *job = serve->running;
         serve_remove(&serve->running, job);
+    serve->jobs--;
         serve_fail(job, UNAVAILABLE, reason);
     }
     return chat_new_generator(serve->chat);
@@ -396,7 +398,7 @@ static void serve_stop(struct serve *serve) {
     while (serve->queue) {
         struct serve_job *job = serve->queue;
         serve_remove(&serve->queue, job);
-        serve->queued--;
+        serve->jobs--;
         serve_fail(job, UNAVAILABLE, "the server is ending");
     }
 }
