@@ -152,7 +152,7 @@ kill $server && wait $server || fail "the server ends with $?: $(cat "$work/main
 # With a key. One answer is decoded at a time, one more prompt is computed, a third request waits, and others are refused.
 echo secret >"$work/key"
 make_tiny_model
-serve key "$work/model" --api-key-file "$work/key" --rows 1 --queue 2 --max-new-tokens 20000
+serve key "$work/model" --api-key-file "$work/key" --rows 1 --queue 2 --max-new-tokens 200000
 key='Authorization: Bearer secret'
 grep -q 'was never trained' "$work/key.err" || fail "a random model is taken for a trained one"
 refused 401 'no key' say GET /v1/models ""
@@ -164,11 +164,12 @@ begin() {
     eval "exec $1<>/dev/tcp/127.0.0.1/$port"
     printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:%s\r\n%s\r\n%s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' "$port" "$json" "$key" ${#body} "$body" >&"$1"
 }
-for fd in 11 12 13 14; do begin $fd 20000; done
+for fd in 11 12 13 14; do begin $fd 200000; done
 say POST /v1/chat/completions "{$hello}" "$json" "$key" >"$work/overload"
 grep -q '^HTTP/1.1 503 ' "$work/overload" && grep -q '^Retry-After: 1' "$work/overload" && grep -q '"code":"overloaded"' "$work/overload" || fail "not refused: $(cat "$work/overload")"
 exec 11>&- 12>&- 13>&- 14>&- # the clients go away, and there is room again
-say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key" | grep -q '^HTTP/1.1 200 ' || fail "clients that went away keep their rows"
+has_room() { say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key" | grep -q '^HTTP/1.1 200 '; }
+wait_until 30 has_room || fail "clients that went away keep their rows"
 
 # SIGTERM: what is under way is finished, and what waits is refused.
 begin 11 6000

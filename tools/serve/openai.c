@@ -245,7 +245,7 @@ status openai_fill_prompt(const struct openai_request *request, struct chat_prom
         if (!json_is(message, JSON_OBJECT)) return openai_refuse(refusal, where, "must be an object");
         TRY(openai_check_keys(message, keys, where, refusal));
         if (string_equals(role, "developer")) name = "system"; // its new name
-        if (!name || (strcmp(name, "system") && strcmp(name, "user") && strcmp(name, "assistant")))
+        if (!name || (strcmp(name, "system") != 0 && strcmp(name, "user") != 0 && strcmp(name, "assistant") != 0))
             return openai_refuse(refusal, where, "the role must be system, developer, user or assistant");
         if (json_is(content, JSON_STRING)) {
             chat_set_text(prompt, chat_add_message(prompt, name, 1), content->text.data, content->text.size);
@@ -329,7 +329,7 @@ void openai_print_usage(struct buf *out, const struct openai_head *head, size_t 
     buf_puts(out, "\n\n");
 }
 
-// Appends the log-probabilities of the tokens that are no special ones.
+// Appends the log-probabilities of the tokens that a text has: no special ones, and none outside the vocabulary.
 static void openai_print_logprobs(struct buf *out, const struct generated *tokens, const struct tokenizer *tokenizer) {
     buf_puts(out, "{\"refusal\":null,\"content\":[");
     bool first = true;
@@ -337,9 +337,9 @@ static void openai_print_logprobs(struct buf *out, const struct generated *token
         size_t size;
         struct buf text = {0};
         const char *piece = tokenizer_piece(tokenizer, tokens->tokens[t], &size);
-        if (tokenizer_is_special(tokenizer, tokens->tokens[t])) continue;
+        if (!piece || tokenizer_is_special(tokenizer, tokens->tokens[t])) continue;
         buf_puts(&text, "");
-        utf8_replace(piece ? piece : "", size, &text);
+        utf8_replace(piece, size, &text);
         buf_puts(out, first ? "{\"token\":" : ",{\"token\":");
         json_print_string(out, text.data, text.size);
         buf_puts(out, ",\"logprob\":");

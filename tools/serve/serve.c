@@ -75,8 +75,8 @@ struct serve {
     struct chat *chat;
     struct http_server *http;
     struct serve_job *queue, *running; // the oldest first
-    size_t jobs;     // in both lists
-    int64_t started; // seconds since 1970
+    size_t jobs;                       // in both lists
+    int64_t started;                   // seconds since 1970
     char name[256], key[256], fingerprint[32];
     bool stopping, failed; // the last step failed
 };
@@ -370,7 +370,7 @@ static status serve_start_again(struct serve *serve, status result) {
     while (serve->running) {
         struct serve_job *job = serve->running;
         serve_remove(&serve->running, job);
-    serve->jobs--;
+        serve->jobs--;
         serve_fail(job, UNAVAILABLE, reason);
     }
     return chat_new_generator(serve->chat);
