@@ -111,7 +111,7 @@ for i in $(seq 32); do [ -s "$work/many-together-$i" ] || fail "request $i was l
 for i in 1 16 32; do cmp "$work/many-together-$i" "$work/many-alone-$i" || fail "request $i has another answer in company"; done
 
 # The openai client as it is.
-if python3 -m pip install --quiet --no-compile --target "$work/python" openai 2>"$work/pip.err"; then
+if timeout 120 python3 -m pip install --quiet --no-compile --target "$work/python" openai 2>"$work/pip.err"; then
     PYTHONPATH=$work/python python3 - "$port" "$picture" "$whole" <<'END' || fail "the openai client"
 import sys, json, openai
 port, picture, whole = sys.argv[1:]

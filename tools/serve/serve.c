@@ -90,8 +90,8 @@ static void serve_append(struct serve_job **list, struct serve_job *job) {
 }
 
 static void serve_remove(struct serve_job **list, const struct serve_job *job) {
-    while (*list != job) list = &(*list)->next;
-    *list = job->next;
+    while (*list && *list != job) list = &(*list)->next;
+    if (*list) *list = job->next;
 }
 
 // Frees a job that is in no list.
