@@ -195,6 +195,28 @@ static int view_pair_compare(const void *a, const void *b) {
     return order ? order : (one->index[0] > two->index[0]) - (one->index[0] < two->index[0]);
 }
 
+// Sorts very many pairs by their change alone, in two passes; equal ones stay in their order.
+static status view_pairs_sort(struct view_comparison *comparison) {
+    enum { STEPS = 1 << 14 }; // of the change, finer than what two numbers of completions up to 128 can differ by
+    size_t places[STEPS + 3] = {0};
+    struct view_pair *sorted;
+    TRY(NEW_LARGE(&sorted, comparison->count));
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < comparison->count; i++) {
+            const double change = fabs(comparison->pairs[i].change);
+            const size_t step = isnan(change) ? STEPS + 1 : (size_t)lround((1 - change) * STEPS);
+            if (pass)
+                sorted[places[step]++] = comparison->pairs[i];
+            else
+                places[step + 1]++;
+        }
+        for (size_t i = 1; !pass && i < STEPS + 3; i++) places[i] += places[i - 1];
+    }
+    free(comparison->pairs);
+    comparison->pairs = sorted;
+    return OK;
+}
+
 // Finds the samples that both have. Sorted by their names only if they are few: the names are in the rows.
 static status view_pairs_make(struct view_comparison *comparison) {
     enum { MOST_NAMES = 10000 };
@@ -231,7 +253,10 @@ static status view_pairs_make(struct view_comparison *comparison) {
         if (found && row.sample_id.data)
             arena_string(&comparison->arena, &pair->sample, row.sample_id.data, row.sample_id.size);
     }
-    if (comparison->count) qsort(comparison->pairs, comparison->count, sizeof *comparison->pairs, view_pair_compare);
+    if (comparison->count > MOST_NAMES)
+        result = view_pairs_sort(comparison);
+    else if (comparison->count)
+        qsort(comparison->pairs, comparison->count, sizeof *comparison->pairs, view_pair_compare);
 done:
     for (int side = 0; side < 2; side++) free(samples[side].slots);
     buf_release(&bytes);

@@ -15,10 +15,10 @@
 enum {
     MOST_PIECES = 400,
     LEAST_PIECES = 25, // of a span that is not read whole
-    MOST_READ = 12000, // groups for one answer
+    MOST_READ = 7000,  // groups for one answer
     MOST_BARS = 20000,
-    MOST_EXPORTED = 100000, // bars
-    WINDOW_STEPS = 256,     // lengths of a window that are tried
+    MOST_EXPORTED = 50000, // bars
+    WINDOW_STEPS = 256,    // lengths of a window that are tried
     MOST_STAGES = 255,
 };
 
@@ -32,12 +32,13 @@ struct trace_bar {
 };
 
 struct trace_group {
-    size_t index; // of the source's
-    struct string id;
+    size_t index;     // of the source's
+    struct string id; // as JSON
 };
 
 struct trace_stage {
     char *name;
+    struct string json; // the name
     size_t groups;
     double *had; // of each group
     double waited;
@@ -50,7 +51,7 @@ struct view_trace {
     int pieces;
     double window;      // share of each piece that was looked at
     size_t inside;      // groups of the span
-    struct arena arena; // of the groups' ids
+    struct arena arena; // of the JSON of names and ids
     struct trace_group *groups;
     size_t group_count;
     struct trace_bar *bars;
@@ -126,12 +127,25 @@ static void view_trace_choose_windows(struct view_trace *trace, const struct vie
     if (trace->window <= 0) trace->window = 1.0 / WINDOW_STEPS; // very many groups at the same time: some more are read
 }
 
+// Returns a string as JSON, in the trace's arena.
+static struct string view_trace_json(struct view_trace *trace, struct string text) {
+    struct buf json = {0};
+    struct string kept;
+    view_print_string(&json, text.data ? text : string_of("?"));
+    arena_string(&trace->arena, &kept, json.data, json.size);
+    buf_release(&json);
+    return kept;
+}
+
 // Returns the index of a stage by its name.
 static size_t view_trace_stage(struct view_trace *trace, struct string name) {
     size_t at = 0;
     while (at < trace->stage_count && !string_equals(name, trace->stages[at].name)) at++;
     if (at < trace->stage_count || at == MOST_STAGES) return at;
-    trace->stages[trace->stage_count++] = (struct trace_stage){.name = mem_strndup(name.data, name.size)};
+    trace->stages[trace->stage_count++] = (struct trace_stage){
+        .name = mem_strndup(name.data, name.size),
+        .json = view_trace_json(trace, name),
+    };
     return at;
 }
 
@@ -163,8 +177,7 @@ static void view_trace_add(struct view_trace *trace, size_t index, const struct 
     }
     GROW(&trace->groups, trace->group_count);
     struct trace_group *group = &trace->groups[trace->group_count++];
-    *group = (struct trace_group){.index = index};
-    if (row->id.data) arena_string(&trace->arena, &group->id, row->id.data, row->id.size);
+    *group = (struct trace_group){index, view_trace_json(trace, row->id)};
 }
 
 // Reads the groups of the span, or those of its windows. USAGE if there are more than `most` bars.
@@ -197,6 +210,11 @@ static int view_trace_compare_bars(const void *a, const void *b) {
     return (one->from > two->from) - (one->from < two->from);
 }
 
+static void view_trace_sort(struct view_trace *trace) {
+    assert(trace->bars || !trace->bar_count);
+    if (trace->bar_count) qsort(trace->bars, trace->bar_count, sizeof *trace->bars, view_trace_compare_bars);
+}
+
 static int view_trace_compare_numbers(const void *a, const void *b) {
     const double one = *(const double *)a, two = *(const double *)b;
     return (one > two) - (one < two);
@@ -227,7 +245,7 @@ static void view_trace_print_busy(struct view_trace *trace, double busy[MOST_STA
     const int pieces = width > 0 ? trace->pieces : 0;
     const struct trace_bar *bar = trace->bars, *end = bar ? bar + trace->bar_count : NULL;
     double *seconds;
-    if (trace->bar_count) qsort(trace->bars, trace->bar_count, sizeof *trace->bars, view_trace_compare_bars);
+    view_trace_sort(trace);
     buf_puts(out, ", \"busy\": {\"time\": [");
     for (int i = 0; i < pieces; i++) {
         if (i) buf_puts(out, ", ");
@@ -294,7 +312,7 @@ static void view_trace_print_stages(struct view_trace *trace, const struct view_
         struct trace_stage *stage = &trace->stages[i];
         if (stage->groups) qsort(stage->had, stage->groups, sizeof *stage->had, view_trace_compare_numbers);
         if (i) buf_puts(out, ", ");
-        view_print_string(out, string_of(stage->name));
+        buf_append(out, stage->json.data, stage->json.size);
     }
     for (int column = 0; column < TRACE_COLUMNS; column++) {
         buf_printf(out, "], \"%s\": [", trace_columns[column]);
@@ -342,7 +360,7 @@ static void view_trace_print_bars(const struct view_trace *trace, const struct v
             if (column == 0)
                 view_print(out, (double)list[index].number);
             else if (column == 1)
-                view_print_string(out, trace->groups[i].id);
+                buf_append(out, trace->groups[i].id.data, trace->groups[i].id.size);
             else if (column == 2)
                 view_print(out, step < 0 ? NAN : (double)step);
             else
@@ -466,7 +484,7 @@ status view_trace_export(struct view_call *call) {
     for (size_t i = 0; i < call->source->groups.count; i++)
         trace.inside += view_trace_has(&trace, &call->source->groups.list[i]);
     TRY_TO(result, done, view_trace_read(&trace, call->source, MOST_EXPORTED));
-    if (trace.bar_count) qsort(trace.bars, trace.bar_count, sizeof *trace.bars, view_trace_compare_bars);
+    view_trace_sort(&trace);
     buf_puts(out, "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"start\": ");
     view_print(out, trace.start);
     buf_puts(out,
@@ -480,9 +498,9 @@ status view_trace_export(struct view_call *call) {
                       step = view_groups_step(call->source, group->index);
         const size_t lane = trace_lanes_take(&lanes, bar, from, to > from ? to : from);
         buf_puts(out, ",\n{\"name\": ");
-        view_print_string(out, group->id.data ? group->id : string_of("?"));
+        buf_append(out, group->id.data, group->id.size);
         buf_puts(out, ", \"cat\": ");
-        view_print_string(out, string_of(trace.stages[bar->stage].name));
+        buf_append(out, trace.stages[bar->stage].json.data, trace.stages[bar->stage].json.size);
         buf_printf(
             out, ", \"ph\": \"X\", \"pid\": 1, \"tid\": %zu, \"ts\": %lld, \"dur\": %lld, \"args\": {\"number\": %lld",
             lane + 1, (long long)from, (long long)(to > from ? to - from : 0),
