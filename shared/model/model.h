@@ -121,8 +121,8 @@ void model_return_weights(struct model *model);
 status model_reset(struct model *model, uint64_t hash);
 
 // Replaces all weights with those of a file, whatever their hash is: one that model_publish wrote (`prefix` ""), or the
-// tensors of a training state (training.safetensors) behind "master." or "reference.". They are converted to the type in
-// use. DATAERR when the file does not have exactly the model's parameters; the old weights stay in use then. After
+// tensors of a training state (training.safetensors) behind "master." or "reference.". They are converted to the type
+// in use. DATAERR when the file does not have exactly the model's parameters; the old weights stay in use then. After
 // UNAVAILABLE the model can only be freed. BUG for a model in training.
 status model_load_stored(struct model *model, const char *path, const char *prefix, int64_t version);
 
