@@ -140,7 +140,7 @@ static void check(const struct json *answer, const char *path, const char *wante
         at += size + (at[size] == '.');
     }
     json_print(&text, answer);
-    if (strcmp(text.data, wanted)) print_error("%s\n", path);
+    if (strcmp(text.data, wanted) != 0) print_error("%s\n", path);
     assert_string_equal(text.data, wanted);
 }
 

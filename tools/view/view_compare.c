@@ -461,7 +461,8 @@ status view_compare_show(struct view_call *call) {
     }
     buf_append(out, comparison->head.data, comparison->head.size);
     buf_printf(out, ", \"matched\": %lld, \"cursor\": ", (long long)matched);
-    buf_printf(out, limit && after + limit < matched ? "\"%lld\"" : "null", (long long)(after + limit));
+    const long long next = after + limit;
+    buf_printf(out, limit && next < matched ? "\"%lld\"" : "null", next);
     buf_puts(out, ", \"rows\": {");
     for (int i = 0; i < VIEW_COLUMNS; i++) {
         buf_printf(out, "%s\"%s\": [", i ? ", " : "", view_columns[i]);

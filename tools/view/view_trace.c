@@ -243,7 +243,7 @@ static void view_trace_print_time(struct buf *out, double time) {
 static void view_trace_print_busy(struct view_trace *trace, double busy[MOST_STAGES], struct buf *out) {
     const double width = trace->inside ? view_trace_width(trace) : 0;
     const int pieces = width > 0 ? trace->pieces : 0;
-    const struct trace_bar *bar = trace->bars, *end = bar ? bar + trace->bar_count : NULL;
+    size_t at = 0; // of the bars
     double *seconds;
     view_trace_sort(trace);
     buf_puts(out, ", \"busy\": {\"time\": [");
@@ -258,7 +258,8 @@ static void view_trace_print_busy(struct view_trace *trace, double busy[MOST_STA
     for (size_t stage = 0; stage < trace->stage_count; stage++) {
         double until = -INFINITY, sum = 0;
         memset(seconds, 0, MOST_PIECES * sizeof *seconds);
-        for (; bar < end && bar->stage == stage; bar++) {
+        for (; at < trace->bar_count && trace->bars[at].stage == stage; at++) {
+            const struct trace_bar *bar = &trace->bars[at];
             if (pieces && bar->to > until) view_trace_add_busy(trace, fmax(bar->from, until), bar->to, seconds);
             until = fmax(until, bar->to);
         }
