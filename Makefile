@@ -24,6 +24,7 @@ DEBIAN    := gcc g++ make pkg-config libzmq3-dev libmsgpack-dev liblmdb-dev liba
 LINT_DEBIAN := clang-format clang-tidy python3
 FUZZ_DEBIAN := clang libclang-rt-dev
 E2E_DEBIAN  := procps iproute2
+PAGE_DEBIAN := chromium python3
 
 # $(call say,CC) COMMAND: instead of the command prints CC and the target.
 SILENT    := $(findstring s,$(firstword -$(MAKEFLAGS)))
@@ -60,7 +61,7 @@ HEADERS      := $(wildcard shared/*/*.h shared/*/*/*.h kernels/*.h kernels/cpu/*
 
 include make/cuda.mk
 
-.PHONY: all programs help reference deps packages test check unit ops e2e slurm-test demo demo-cora ablation bench parity lint format sanitize fuzz fuzz-smoke clean compile_commands.json
+.PHONY: all programs page-pictures help reference deps packages test check unit ops e2e slurm-test demo demo-cora ablation bench parity lint format sanitize fuzz fuzz-smoke clean compile_commands.json
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -184,6 +185,9 @@ e2e: programs $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the programs
 	@tools/deps --check $(E2E_DEBIAN)
 	@BUILD=$(BUILD) tests/run-e2e $(filter-out $(WITHOUT:%=tests/%.sh),$(wildcard tests/e2e/*.sh))
 
+page-pictures: programs ## take pictures of the page of the demo's run, into build/page; needs chromium
+	@BIN=$(BUILD)/bin tests/view/pictures $(BUILD)/page
+
 slurm-test: programs ## run a pipeline in a job of two nodes under Slurm, which is started on this machine; needs root
 	@BIN=$(abspath $(BUILD))/bin tests/slurm/run
 
@@ -206,6 +210,7 @@ check: ops unit e2e ## run the unit, operation and end-to-end tests
 
 test: deps ## install packages, build, run every test, static checks, fuzz seeds, sanitizers
 	@tools/deps --install $(E2E_DEBIAN) $(LINT_DEBIAN) $(FUZZ_DEBIAN) || true
+	@tools/deps --install $(PAGE_DEBIAN) || true
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory lint-if-there fuzz-if-there
 	@$(MAKE) --no-print-directory sanitize sanitize-thread

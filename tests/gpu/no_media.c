@@ -32,6 +32,11 @@ void picture_list_release(struct picture_list *list) {
     (void)list;
 }
 
+status contact_sheet_encode(const struct frames *frames, struct buf *out) {
+    (void)frames, (void)out;
+    return no_media();
+}
+
 status contact_sheet_write(const struct frames *frames, const char *path) {
     (void)frames, (void)path;
     return no_media();

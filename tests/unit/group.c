@@ -31,7 +31,8 @@ static const char whole[] =
     "\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"consistency\":[0.5,0],\"total\":[2,1]},\"advantages\":[0.7,-0."
     "7],"
     "\"scores\":{\"accuracy\":[1,0],\"letter\":[1,null],\"correct\":[1,0],\"parsed\":[1,1],\"formatted\":[1,0]},"
-    "\"trained\":{\"step\":12},\"times\":{\"frames\":[1.5,2.5],\"rollout\":[2.5,3.5,2]},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"r\"},"
+    "\"trained\":{\"step\":12},\"times\":{\"frames\":[1.5,2.5],\"rollout\":[2.5,3.5,2]},\"quarantine\":{\"stage\":"
+    "\"frames\",\"reason\":\"r\"},"
     "\"z\":123456789012345678901234567890,\"a\":-0,\"pi\":3.14159265358979323846,\"e\":1E+2,\"w\":1.0,\"n\":null}";
 
 static void assert_json(const struct group *group, const char *wanted) {

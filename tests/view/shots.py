@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""shots.py FOLDER [ADDRESS]: pictures of every page in FOLDER, of the fixture's run unless there is an ADDRESS."""
+"""shots.py FOLDER [ADDRESS] [PAGE...]: pictures of the pages in FOLDER, of the fixture's run unless there is an ADDRESS,
+which caravan view has printed."""
 import pathlib, sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -17,6 +18,18 @@ def main(folder, address=None, names=None):
     pages = {"overview": "/", "groups": "/groups?where=group.named+%3E+0", "group": "/group/e0-000214", "compare": "/compare?a=before&b=after", "trace": "/trace"}
     with browser.Browser() as chromium:
         page = chromium.page()
+        if not server:  # its token becomes a cookie
+            page.open(address)
+            address = address.split("/?")[0]
+            page.wait("document.documentElement.dataset.shown")
+            group, others = page.evaluate("""(async () => {
+                const get = async path => (await fetch(path)).json();
+                const rows = (await get("/api/groups?limit=1&sort=-std")).rows, run = await get("/api/run");
+                return [rows.id[0], [run.name, ...run.others]];
+            })()""")
+            pages |= {"groups": "/groups?where=group.right+%3E+0&sort=-std", "group": "/group/" + group}
+            if len(others) > 1:
+                pages["compare"] = f"/compare?a={others[1]}&b={others[0]}"
         for name, path in pages.items():
             if names and name not in names:
                 continue

@@ -41,8 +41,8 @@ const struct option_table view_table = {
                "that holds groups.lmdb; FILE has groups as JSON lines. The page shows the first,\n"
                "and compares it with the others. NAME is what it is called there.\n\n"
                "The address has a token, without which nobody can see the page. To see it from\n"
-               "another machine, use ssh -L, as the line that is printed says. Nothing of the run\n"
-               "is changed.\n",
+               "another machine, use ssh -L, as the line that is printed says. Nothing of the\n"
+               "run is changed.\n",
     .options = view_options,
     .size = sizeof(struct view_options),
 };
