@@ -17,7 +17,7 @@ enum {
     LEAST_PIECES = 25, // of a span that is not read whole
     MOST_READ = 7000,  // groups for one answer
     MOST_BARS = 20000,
-    MOST_EXPORTED = 50000, // bars
+    MOST_EXPORTED = 40000, // bars
     WINDOW_STEPS = 256,    // lengths of a window that are tried
     MOST_STAGES = 255,
 };
@@ -51,6 +51,7 @@ struct view_trace {
     int pieces;
     double window;      // share of each piece that was looked at
     size_t inside;      // groups of the span
+    uint16_t *reach;    // of each group of the source, see view_trace_reach; NULL: all are read
     struct arena arena; // of the JSON of names and ids
     struct trace_group *groups;
     size_t group_count;
@@ -65,6 +66,7 @@ static void view_trace_release(struct view_trace *trace) {
         free(trace->stages[i].name);
         free(trace->stages[i].had);
     }
+    free(trace->reach);
     free(trace->groups);
     free(trace->bars);
     arena_release(&trace->arena);
@@ -84,9 +86,10 @@ static status view_trace_read_span(struct view_call *call, struct view_trace *tr
     if (trace->from > trace->to) return fail(USAGE, "from is after to");
     trace->start = trace->end = NAN;
     for (size_t i = groups->alive; i < groups->count; i++) {
+        const struct group_summary *summary = &groups->list[i].summary;
         if (groups->list[i].number < 0) continue;
-        trace->start = fmin(trace->start, groups->list[i].summary.issued);
-        trace->end = fmax(trace->end, groups->list[i].summary.settled);
+        if (!(trace->start <= summary->issued)) trace->start = summary->issued;
+        if (!(trace->end >= summary->settled)) trace->end = summary->settled;
     }
     trace->from = isnan(trace->from) ? trace->start : fmin(fmax(trace->from, trace->start), trace->end);
     trace->to = isnan(trace->to) ? trace->end : fmin(fmax(trace->to, trace->start), trace->end);
@@ -98,12 +101,13 @@ static double view_trace_width(const struct view_trace *trace) {
     return (trace->to - trace->from) / trace->pieces;
 }
 
-// Returns from which share of a piece on a window has the group: 0 if the group is under way where a piece begins.
-static double view_trace_reach(const struct view_trace *trace, const struct group_summary *summary) {
-    const double width = view_trace_width(trace), first = fmax(summary->issued, trace->from);
-    const double piece = floor((first - trace->from) / width), behind = (first - trace->from) / width - piece;
-    const bool begins = first <= trace->from || trace->from + (piece + 1) * width <= summary->settled;
-    return begins || behind <= 0 ? 0 : behind;
+// Returns from how many steps of a window on it has the group: 0 if the group is under way where a piece begins.
+static uint16_t view_trace_reach(const struct view_trace *trace, const struct group_summary *summary) {
+    const double rate = trace->pieces / (trace->to - trace->from), place = (summary->issued - trace->from) * rate,
+                 last = (summary->settled - trace->from) * rate;
+    if (place <= 0 || place >= trace->pieces) return 0;
+    const int piece = (int)place;
+    return last >= piece + 1 ? 0 : (uint16_t)ceil((place - piece) * WINDOW_STEPS);
 }
 
 // Chooses the pieces of the span and the windows in them, so that at most MOST_READ groups are read.
@@ -112,12 +116,16 @@ static void view_trace_choose_windows(struct view_trace *trace, const struct vie
     trace->window = 1;
     trace->pieces = milliseconds < 1 ? 1 : milliseconds < MOST_PIECES ? (int)milliseconds : MOST_PIECES;
     for (size_t i = groups->alive; i < groups->count; i++) trace->inside += view_trace_has(trace, &groups->list[i]);
-    while (trace->inside > MOST_READ && trace->from < trace->to) {
-        size_t counts[WINDOW_STEPS + 1] = {0}, sum = 0;
+    if (trace->inside <= MOST_READ || trace->from >= trace->to) return;
+    NEW(&trace->reach, groups->count);
+    for (;;) {
+        size_t counts[WINDOW_STEPS + 1] = {0}, sum;
         int steps = 0;
-        for (size_t i = groups->alive; i < groups->count; i++)
-            if (view_trace_has(trace, &groups->list[i]))
-                counts[(int)ceil(view_trace_reach(trace, &groups->list[i].summary) * WINDOW_STEPS)]++;
+        for (size_t i = groups->alive; i < groups->count; i++) {
+            if (!view_trace_has(trace, &groups->list[i])) continue;
+            trace->reach[i] = view_trace_reach(trace, &groups->list[i].summary);
+            counts[trace->reach[i]]++;
+        }
         for (sum = counts[0]; steps < WINDOW_STEPS && sum + counts[steps + 1] <= MOST_READ; steps++)
             sum += counts[steps + 1];
         trace->window = (double)steps / WINDOW_STEPS;
@@ -190,8 +198,8 @@ static status view_trace_read(struct view_trace *trace, struct view_source *sour
     for (size_t i = groups->alive; i < groups->count && trace->inside; i++) {
         struct group_row row;
         bool found;
+        if (trace->reach && trace->reach[i] > trace->window * WINDOW_STEPS) continue;
         if (!view_trace_has(trace, &groups->list[i])) continue;
-        if (trace->window < 1 && view_trace_reach(trace, &groups->list[i].summary) > trace->window) continue;
         TRY_TO(result, done, view_groups_row(groups, i, &row, &bytes, &found));
         if (found) view_trace_add(trace, i, &groups->list[i].summary, &row);
         if (trace->bar_count > most)
