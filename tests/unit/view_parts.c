@@ -348,6 +348,31 @@ TEST(scores_of_one_completion_have_the_interval_of_an_evaluation) {
     assert_true(fabs(json_double_or(json_item(json_at(score, "b"), 2), NAN) - 1.0959999999999999) < 1e-6);
 }
 
+TEST(very_many_samples_are_sorted_by_their_change_alone) {
+    enum { SAMPLES = 10100, AT_ONCE = 1010 };
+    SCOPED(struct seen, seen_close) seen;
+    seen_open(&seen);
+    struct group_record records[AT_ONCE];
+    for (int i = 0; i < SOURCES * SAMPLES; i++) { // the last ones differ most
+        const int number = i % SAMPLES, right = i < SAMPLES || number < SAMPLES - 3 ? 0 : number - (SAMPLES - 4);
+        records[i % AT_ONCE] = (struct group_record){
+            .group =
+                group_of_format("{\"id\":\"g%d\",\"sample_id\":\"s%d\",%s,\"completions\":[{\"text\":\"\"},{\"text\":"
+                                "\"\"},{\"text\":\"\"}],\"rewards\":{\"accuracy\":[%d,%d,%d]}}",
+                                number, SAMPLES - number, prompt, right > 0, right > 1, right > 2),
+            .section = -1};
+        if (i % AT_ONCE < AT_ONCE - 1) continue;
+        MUST(group_store_save_all(seen.stores[i / SAMPLES], records, AT_ONCE));
+        for (int k = 0; k < AT_ONCE; k++) group_free(&records[k].group);
+    }
+    const struct json *answer = ask(&seen, view_compare_show, "", PAIRS("a", "one", "b", "two", "limit", "6"));
+    check(answer, "samples", "10100");
+    check(answer, "better", "3");
+    check(answer, "alike", "10097");
+    check(answer, "rows.right_b", "[3,2,1,0,0,0]");
+    check(answer, "rows.a", "[\"g10099\",\"g10098\",\"g10097\",\"g0\",\"g1\",\"g2\"]");
+}
+
 // ---- times ----
 
 TEST(a_span_has_the_whole_bars_of_its_groups) {
