@@ -17,9 +17,10 @@ fuzz-targets: $(FUZZ_NAMES:%=$(BUILD)/fuzz/%)
 
 $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBRARY)
 	@mkdir -p $(@D)
-	$(call say,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+	$(call say,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(LIBRARY) $(LDLIBS)
 
 $(BUILD)/fuzz/condition: $(BUILD)/tools/groups/condition.o
+$(BUILD)/fuzz/openai: $(BUILD)/tools/serve/openai.o $(BUILD)/tools/serve/chat.o
 
 fuzz: fuzz-tools ## run libFuzzer on each parser for FUZZ_SECONDS (600)
 	+@$(FUZZ_MAKE) -s fuzz-targets

@@ -83,6 +83,7 @@ refused 400 'presence_penalty: this server cannot' chat "{$hello,\"presence_pena
 refused 400 'max_tokens: must be an integer from 1 to 64' chat "{$hello,\"max_tokens\":65}"
 refused 400 'temperature: must be a number' chat "{$hello,\"temperature\":-1}"
 refused 400 'n: must be an integer from 1 to 8' chat "{$hello,\"n\":9}"
+refused 400 'content\[0\]: must be an object' chat '{"model":"start","messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
 refused 400 'nothing is fetched' about "https://127.0.0.1/x.png"
 refused 400 'this is not base64' about "data:image/png;base64,a"
 refused 400 'cannot be opened' about "data:image/png;base64,AAAA"

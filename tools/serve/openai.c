@@ -201,9 +201,10 @@ static status openai_fill_medium(struct chat_prompt *prompt, struct part *part, 
     return OK;
 }
 
-// Checks that an object has no key but those of `keys`, which ends with NULL.
+// Checks that a value is an object with no key but those of `keys`, which ends with NULL.
 static status openai_check_keys(const struct json *object, const char *const *keys, const char *where,
                                 struct openai_refusal *refusal) {
+    if (!json_is(object, JSON_OBJECT)) return openai_refuse(refusal, where, "must be an object");
     JSON_EACH(item, object) {
         bool known = item->type == JSON_NULL;
         for (const char *const *key = keys; *key && !known; key++) known = string_equals(item->key, *key);
@@ -224,7 +225,7 @@ static status openai_fill_part(struct chat_prompt *prompt, struct part *part, co
         return OK;
     }
     if (!video && !string_equals(type, "image_url"))
-        return openai_refuse(refusal, where, "a part must be of type text, image_url or video_url");
+        return openai_refuse(refusal, where, "must be a part of type text, image_url or video_url");
     TRY(openai_check_keys(given, (const char *const[]){"type", type.data, NULL}, where, refusal));
     const struct json *object = json_at(given, type.data), *detail = json_at(object, "detail");
     TRY(openai_check_keys(object, (const char *const[]){"url", "detail", NULL}, where, refusal));
@@ -242,7 +243,6 @@ status openai_fill_prompt(const struct openai_request *request, struct chat_prom
         const char *name = role.data;
         char where[64];
         snprintf(where, sizeof where, "messages[%zu]", i);
-        if (!json_is(message, JSON_OBJECT)) return openai_refuse(refusal, where, "must be an object");
         TRY(openai_check_keys(message, keys, where, refusal));
         if (string_equals(role, "developer")) name = "system"; // its new name
         if (!name || (strcmp(name, "system") != 0 && strcmp(name, "user") != 0 && strcmp(name, "assistant") != 0))

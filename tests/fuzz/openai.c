@@ -1,0 +1,30 @@
+// Reads any body as a request of chat completions, and makes its prompt.
+#include "tests/fuzz/fuzz.h"
+
+#include "tools/serve/openai.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const struct openai_limits limits = {.model = "m", .count = 4, .max_new_tokens = 16};
+    struct openai_request request;
+    struct openai_refusal refusal;
+    struct chat_prompt prompt;
+    struct arena arena = {0};
+    struct buf text = {0}, error = {0};
+    buf_append(&text, data, size);
+    chat_prompt_init(&prompt);
+    status result = openai_parse(&request, &arena, (struct string){text.data, text.size}, &limits, &refusal);
+    if (result == OK) {
+        fuzz_must(request.count >= 1 && request.count <= 4 && request.max_new_tokens <= 16 && request.top_p > 0);
+        result = openai_fill_prompt(&request, &prompt, "root", &refusal);
+    }
+    fuzz_must(result == OK ? prompt.group->prompt.message_count > 0 : refusal.code >= 400);
+    if (result != OK) {
+        openai_print_error(&error, refusal.code, refusal.param, refusal.name, fail_text());
+        fuzz_must(utf8_valid(error.data, error.size));
+    }
+    buf_release(&error);
+    buf_release(&text);
+    chat_prompt_release(&prompt);
+    arena_release(&arena);
+    return 0;
+}
