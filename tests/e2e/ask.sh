@@ -17,14 +17,14 @@ printf '%s\n' "${question%$'\n'}" | "$bin/caravan" ask $model $size --media $cli
 
 # The same tokens and log-probabilities as caravan-rollout's, for the same prompt and seed.
 ask="$bin/caravan ask $model $size --json --media $clip --media $picture --max-new-tokens 40"
-$ask --temperature 1 --top-p 0.9 --seed 5 "$question" >"$work/asked.jsonl" 2>/dev/null
+$ask --temperature 3 --top-p 0.9 --seed 5 "$question" >"$work/asked.jsonl" 2>/dev/null
 sed 's/,"completions":.*/}/' "$work/asked.jsonl" |
-    "$bin/caravan-rollout" --stdio --model $model --group-size 1 --temperature 1 --top-p 0.9 --seed 5 --max-new-tokens 40 \
+    "$bin/caravan-rollout" --stdio --model $model --group-size 1 --temperature 3 --top-p 0.9 --seed 5 --max-new-tokens 40 \
         --frames.min-pixels 3136 --frames.max-pixels 3136 --frames.image-min-pixels 3136 --frames.image-max-pixels 3136 >"$work/rolled.jsonl"
 of_completion() { grep -o '"completions":\[{.*\]' "$1" | sed 's/,"times".*//'; }
 [ -n "$(of_completion "$work/asked.jsonl")" ] || fail "no completion: $(cat "$work/asked.jsonl")"
 diff <(of_completion "$work/asked.jsonl") <(of_completion "$work/rolled.jsonl") || fail "ask and rollout differ"
-$ask --temperature 1 --top-p 0.9 --seed 6 "$question" 2>/dev/null | diff -q <(of_completion "$work/asked.jsonl") - >/dev/null && fail "the seed does nothing"
+$ask --temperature 3 --top-p 0.9 --seed 6 "$question" 2>/dev/null | diff -q <(of_completion "$work/asked.jsonl") - >/dev/null && fail "the seed does nothing"
 
 # A group of a run: its prompt, its frames' options. A run that trains nothing is asked with the model that it evaluated.
 cat >"$work/data.jsonl" <<END
