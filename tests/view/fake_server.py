@@ -303,7 +303,7 @@ class Source:
                            "busy": fixture.mean([s[i] for s in share]), "waited": fixture.mean([g["waits"][name][0] for g in inside if name in g["waits"]]),
                            "had": fixture.mean(had)})
         return {"start": begin, "end": end, "from": low, "to": high,
-                "busy": {"time": [low + i * width for i in range(pieces)], "width": width, "share": [[round(min(1, v), 4) for v in s] for s in share]},
+                "busy": {"time": [low + i * width for i in range(pieces)], "width": width, "share": [[round(min(1, s[i]), 4) for s in share] for i in range(len(names))]},
                 "stages": columns(stages, ["name", "groups", "typical", "slowest", "busy", "waited", "had"]),
                 "groups": {"number": [g["number"] for g in inside], "id": [g["group"]["id"] for g in inside], "step": [g["row"]["step"] for g in inside],
                            "issued": [g["row"]["issued"] for g in inside]},

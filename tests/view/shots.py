@@ -29,7 +29,7 @@ def main(folder, address=None, names=None):
             })()""")
             pages |= {"groups": "/groups?where=group.right+%3E+0&sort=-std", "group": "/group/" + group}
             if len(others) > 1:
-                pages["compare"] = f"/compare?a={others[1]}&b={others[0]}"
+                pages["compare"] = "/compare?a={}&b={}".format(*(others[1:3] if len(others) > 2 else reversed(others)))
         for name, path in pages.items():
             if names and name not in names:
                 continue
@@ -40,6 +40,13 @@ def main(folder, address=None, names=None):
                 page.wait("document.documentElement.dataset.shown && !document.querySelector('main[aria-busy]')")
                 page.pump(0.4)
                 page.picture(folder / f"{name}-{size}.png", whole or size == "light")
+        if not server:  # for the README: under 300 KB
+            page.size(1280, 800)
+            page.media("screen", "light")
+            page.open(address + "/")
+            page.wait("document.documentElement.dataset.shown && !document.querySelector('main[aria-busy]')")
+            page.pump(0.4)
+            page.picture(folder / "page.png")
         for finding in page.findings:
             print(finding)
 

@@ -245,9 +245,12 @@ async function compareRuns(a, b, view) {
     }));
     const value = (run, stage, key) =>
         run.settings[stage] && run.settings[stage][key] ? run.settings[stage][key][0] : null;
-    const names = [...new Set([...Object.keys(runA.settings), ...Object.keys(runB.settings)])].flatMap(
-        stage => [...new Set([...Object.keys(runA.settings[stage] || {}), ...Object.keys(runB.settings[stage] || {})])]
+    const only = (one, two) => Object.keys(one.settings).filter(stage => !two.settings[stage]);
+    const names = Object.keys(runA.settings).filter(stage => runB.settings[stage]).flatMap(
+        stage => [...new Set([...Object.keys(runA.settings[stage]), ...Object.keys(runB.settings[stage])])]
                      .map(key => [stage, key]));
+    const alone = [[a, only(runA, runB)], [b, only(runB, runA)]].filter(([, stages]) => stages.length)
+                      .map(([name, stages]) => el("p", {}, "only in ", textNodes(name, 30), ": ", stages.join(", ")));
     const different = names.filter(([stage, key]) => value(runA, stage, key) !== value(runB, stage, key));
     const shown = text => text === null ? ABSENT : textNodes(text, 200);
     return [
@@ -256,7 +259,7 @@ async function compareRuns(a, b, view) {
                                   "; the numbers: A / B, means of the last tenth, or under the pointer")]),
             charts.length ? el("div", {class: "charts"}, charts)
                           : el("p", {class: "empty"}, "They have no curve in common.")),
-        el("section", {}, heading("Settings that differ", ""),
+        el("section", {}, heading("Settings that differ", ""), alone,
             different.length ? el("div", {class: "panel"},
                                    el("table", {class: "different"},
                                        el("thead", {},
@@ -293,7 +296,7 @@ const comparePage = {
             el("select", {id: "choose-" + side, on: {change: event => set({[side]: event.target.value, cell: null})}},
                 names.map(name => el("option", {value: name, selected: name === value}, visible(name).slice(0, 60)))));
         const answer = await apiGet("/api/compare", {a, b, cell, limit: 200}, view.signal),
-              size = answer.a.size === answer.b.size ? `${answer.a.size} completions each`
+              size = answer.a.size === answer.b.size ? `${plural(answer.a.size, "completion")} each`
                                                      : `${answer.a.size} and ${answer.b.size} completions each`;
         const top = el("div", {class: "filter"}, choose("a", a), choose("b", b),
             el("span", {class: "note"},

@@ -218,7 +218,7 @@ function offlineTrace(parameters) {
     const busy = {
         time: pieces.map(i => all.busy.time[i]),
         width: all.busy.width,
-        share: pieces.map(i => all.busy.share[i])
+        share: all.busy.share.map(row => pieces.map(i => row[i]))
     };
     if (!all.bars) return {...all, from, to, busy};
     const inside = new Set(all.bars.number.filter((_, i) => all.bars.from[i] <= to && all.bars.to[i] >= from));
@@ -240,7 +240,7 @@ function offlineTrace(parameters) {
         groups: had.map(v => v.length),
         typical: had.map(median),
         slowest: had.map(maxOf),
-        busy: all.stages.name.map((_, i) => meanOf(busy.share.map(row => row[i]))),
+        busy: all.stages.name.map((_, i) => meanOf(busy.share[i])),
         waited: waited.map(meanOf),
         had: had.map(meanOf),
     };

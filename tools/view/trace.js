@@ -68,7 +68,8 @@ function traceCanvas(whole, answer, live, {setSpan, choose}) {
 
     const drawWhole = (context, c) => {
         const rows = whole.stages.name.length, tall = Math.max(2, Math.floor(42 / Math.max(1, rows)));
-        whole.busy.time.forEach((time, i) => whole.busy.share[i].forEach((share, row) => {
+        whole.busy.share.forEach((pieces, row) => pieces.forEach((share, i) => {
+            const time = whole.busy.time[i];
             if (!isNumber(share) || share <= 0.01) return;
             context.globalAlpha = 0.2 + 0.8 * Math.min(1, share);
             context.fillStyle = c.blue2;
@@ -99,7 +100,8 @@ function traceCanvas(whole, answer, live, {setSpan, choose}) {
         context.rect(TRACE_LEFT, 0, width - TRACE_LEFT, laid.height);
         context.clip();
         if (!answer.bars)
-            answer.busy.time.forEach((time, i) => answer.busy.share[i].forEach((share, row) => {
+            answer.busy.share.forEach((pieces, row) => pieces.forEach((share, i) => {
+                const time = answer.busy.time[i];
                 if (!isNumber(share) || share <= 0) return;
                 const tall = Math.max(1, share * 20);
                 context.fillStyle = c.blue2;

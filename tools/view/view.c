@@ -227,7 +227,12 @@ static void view_answer_call(struct view *view, struct http_request *request) {
 static void view_handle(void *context, struct http_request *request) {
     struct view *view = context;
     const char *site = http_find_header(request, "Sec-Fetch-Site"), *path = request->path;
+    struct buf nothing = {0};
     if (!http_allows(request, "GET")) return;
+    if (!strcmp(path, "/favicon.ico")) { // browsers ask for it, and say so where there is none
+        http_answer(request, 204, NULL, &nothing);
+        return;
+    }
     if (!view_admits(view, request)) return;
     if (view_is_page(path)) {
         view_answer_file(request, "index.html", "text/html; charset=utf-8");
