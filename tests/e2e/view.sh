@@ -115,6 +115,25 @@ done
 # The page as one file has the figures and the texts.
 kill $viewer
 ends_with 0 $viewer "$work/view.err"
+
+# A store and a file of groups have all that a run has but its stages; a run that is not there yet has nothing.
+"$bin/caravan" groups export "$work/alone" >"$work/groups.jsonl"
+sed "s|^run: .*|run: $work/later|" "$work/p.yaml" >"$work/later.yaml"
+view "$work/alone/store" "$work/groups.jsonl" later="$work/later.yaml"
+for of in store groups.jsonl later; do
+    for path in /api/run /api/metrics /api/map /api/groups /api/quarantine /api/trace /trace.json; do
+        get "$path?of=$of"
+    done
+    [ $of = later ] || get "/api/group/$id?of=$of"
+    get "/api/groups?limit=0&of=$of"
+    [ "$(number total)" = "$([ $of = later ] && echo 0 || wc -l <"$work/groups.jsonl")" ] || fail "$of: $(cat "$work/body")"
+done
+get /api/live
+get '/api/compare?a=store&b=groups.jsonl'
+[ "$(number alike)" = "$(number samples)" ] && [ "$(number samples)" -gt 0 ] || fail "the same groups differ: $(cat "$work/body")"
+kill $viewer
+ends_with 0 $viewer "$work/view.err"
+
 "$bin/caravan" view "$work/alone" --html "$work/page.html" --groups 3 2>"$work/err" || fail "$(cat "$work/err")"
 [ "$(wc -l <"$work/err")" = 1 ] || fail "something was left out: $(cat "$work/err")"
 [ "$(grep -o '"/api/group/e[0-9]-[0-9]*":' "$work/page.html" | sort -u | wc -l)" = 3 ] || fail "not three groups"

@@ -208,7 +208,7 @@ static void view_answer_call(struct view *view, struct http_request *request) {
     if (result != OK) {
         buf_clear(&call.out);
         buf_puts(&call.out, "{\"error\": ");
-        view_print_string(&call.out, string_of(fail_text()));
+        view_print_text(&call.out, fail_text());
         buf_printf(&call.out, call.column < 0 ? ", \"column\": null}" : ", \"column\": %lld}", (long long)call.column);
         call.type = "application/json";
     }

@@ -331,7 +331,7 @@ static status view_comparison_print(struct view_comparison *comparison) {
     for (int side = 0; side < 2; side++) {
         const struct view_source *source = comparison->sources[side];
         buf_puts(out, side ? ", \"b\": {\"name\": " : "{\"a\": {\"name\": ");
-        view_print_string(out, string_of(source->name));
+        view_print_text(out, source->name);
         buf_printf(out, ", \"kind\": \"%s\", \"size\": %d, \"groups\": %lld}", kinds[source->kind],
                    comparison->sizes[side], (long long)source->groups.total);
     }

@@ -72,7 +72,7 @@ static void view_run_print_version(const struct pipeline *pipeline, struct buf *
     if (file && !fgets(line, sizeof line, file)) *line = 0;
     if (file) fclose(file);
     line[strcspn(line, ",\n")] = 0;
-    view_print_string(out, string_of(!strncmp(line, "# caravan ", strlen("# caravan ")) ? line + 2 : NULL));
+    view_print_text(out, !strncmp(line, "# caravan ", strlen("# caravan ")) ? line + 2 : NULL);
     arena_release(&arena);
 }
 

@@ -498,7 +498,7 @@ status view_trace_export(struct view_call *call) {
     view_print(out, trace.start);
     buf_puts(out,
              "}, \"traceEvents\": [\n{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", \"args\": {\"name\": ");
-    view_print_string(out, string_of(call->source->name));
+    view_print_text(out, call->source->name);
     buf_puts(out, "}}");
     for (size_t i = 0; i < trace.bar_count; i++) {
         const struct trace_bar *bar = &trace.bars[i];
