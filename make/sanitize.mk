@@ -23,8 +23,8 @@ $(BUILD)/kernels/cpu/simd_avx2.o $(BUILD)/kernels/cpu/simd_avx512.o: override SA
 REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -60 $(1)/report.* && exit 1; exit $$status; }
 
 # What trains with every method, minutes long, runs scripts that the plain build tests: each program and option that they call
-# is in other tests, too.
-ASAN_WITHOUT := e2e/ablation
+# is in other tests, too. The page's own test has no program of caravan's.
+ASAN_WITHOUT := e2e/ablation e2e/view-page
 
 .PHONY: sanitize sanitize-thread
 sanitize: ## run unit, operation and end-to-end tests under the address and undefined sanitizers
@@ -38,8 +38,8 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 # Nor does it find anything in tests of one thread, in those of text, files, tables and figures, and in programs of Python.
 # The tests of operations, chain.sh and the other scripts that run pipelines also run the threads of these.
 TSAN_WITHOUT := $(addprefix unit/,json rope_angles simulation tokenizer) \
-                $(addprefix e2e/,ablation bad-input benchmarks chat-judge check damaged data devices eval generated-answers image-benchmarks install likelihood \
-                  loss max-steps methods pipelines plug-in python-stage reference score-and-judge source-and-reward supervised)
+                $(addprefix e2e/,ablation ask bad-input benchmarks chat-judge check damaged data devices eval generated-answers image-benchmarks install likelihood \
+                  loss max-steps methods pipelines plug-in python-stage reference replay score-and-judge serve source-and-reward supervised view view-page)
 
 sanitize-thread: ## run those of these tests that have threads under the thread sanitizer
 	@rm -f build-tsan/report.*; mkdir -p build-tsan

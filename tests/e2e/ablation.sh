@@ -30,6 +30,14 @@ diff "$work/rates" <(grep -o '"consistent": [^,]*' "$work/all/care-11/metrics.js
 expect 64 "ABLATION=much: not methods, long, knobs or check" env ABLATION=much OUT="$work/all" tools/miniature/ablation
 expect 64 "there is no row ppo" env ONLY="care ppo" OUT="$work/all" BIN="$bin" tools/miniature/ablation
 
+# Every row's settings are a training that caravan would start.
+grep -oE '^( *rows=")?[a-z0-9.-]+ train( --set [^ "]+)*"?$' tools/miniature/ablation | tr -d '"' | sed 's/^ *rows=//' >"$work/rows"
+[ "$(wc -l <"$work/rows")" -ge 16 ] || fail "rows: $(cat "$work/rows")"
+while read -r name file settings; do
+    "$bin/caravan" check pipelines/miniature/$file.yaml $settings --set source.media_root="$work/all/data" \
+        --set source.data="$work/all/data/annotations/training_6k.jsonl" >"$work/log" 2>&1 || fail "$name: $(cat "$work/log")"
+done <"$work/rows"
+
 # 51 steps of each training, one more than it warms up for.
 OUT="$work/start" BIN="$bin" tools/miniature/make-start --training 1 --validation 1 --warm-up 4 --letters 816 --rules 816 \
     --review 816 --pretraining 328 --examples 192 >"$work/log" 2>&1 || fail "$(cat "$work/log")"

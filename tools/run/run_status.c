@@ -279,7 +279,7 @@ void run_status_replica(const struct run_status *run_status, size_t index, doubl
 // Whether the replica has a group and is at work on it. Who waits for more groups, as optim does in the middle of a
 // step, is not slow.
 static bool run_status_is_at_work(const struct replica_status *replica) {
-    return replica->oldest_age >= 0 && strcmp(replica->report->state, "waits for groups") != 0;
+    return replica->oldest_age >= 0 && replica->report && strcmp(replica->report->state, "waits for groups") != 0;
 }
 
 void run_status_summary(const struct run_status *run_status, double now, struct run_summary *out) {

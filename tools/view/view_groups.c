@@ -1,4 +1,4 @@
-// The groups of a source as a list of summaries, what is searched among them, and the routes over all of them.
+// The groups of a source as a list of summaries, and the routes over all of them.
 #include "tools/view/view.h"
 
 #include <assert.h>
@@ -10,8 +10,8 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "tools/groups/condition.h"
 #include "tools/tools.h"
+#include "tools/view/view_search.h"
 
 // Where the groups are of a source that has no numbers: by the index in the list.
 struct view_file {
@@ -125,6 +125,22 @@ status view_groups_open(struct view_source *source) {
     return view_groups_refresh(groups);
 }
 
+void view_groups_close(struct view_groups *groups) {
+    group_store_close(&groups->store);
+    free(groups->list);
+    free(groups->by_seq);
+    view_searches_free(&groups->search);
+    if (groups->file) {
+        for (size_t i = 0; groups->file->ids && i < groups->file->count; i++) free(groups->file->ids[i]);
+        file_map_release(&groups->file->map);
+        free(groups->file->begins);
+        free(groups->file->ends);
+        free(groups->file->ids);
+        free(groups->file);
+    }
+    *groups = (struct view_groups){0};
+}
+
 status view_groups_refresh(struct view_groups *groups) {
     enum { AT_ONCE = 512 }; // summaries of one transaction
     struct numbered_summary list[AT_ONCE];
@@ -181,15 +197,11 @@ static size_t view_groups_index(const struct view_groups *groups, int64_t number
     for (size_t low = 0, high = groups->count; low < high;) {
         size_t middle = low + (high - low) / 2, at = middle;
         while (at < high && groups->list[at].number < 0) at++;
-        if (at == high) {
-            high = middle;
-        } else if (groups->list[at].number == number) {
-            return at;
-        } else if (groups->list[at].number < number) {
+        if (at < high && groups->list[at].number == number) return at;
+        if (at < high && groups->list[at].number < number)
             low = at + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     return SIZE_MAX;
 }
@@ -230,370 +242,6 @@ bool view_groups_trains(const struct view_source *source) {
 int64_t view_groups_step(const struct view_source *source, size_t index) {
     const struct numbered_summary *at = &source->groups.list[index];
     return source->groups.trains ? at->summary.step : at->number + 1;
-}
-
-// ---- figures of a group ----
-
-// What `where` calls group.NAME, what the rows have, and what they can be sorted by.
-
-enum view_figure_type { FIGURE_FLOAT, FIGURE_COUNT, FIGURE_COUNT32, FIGURE_OTHER };
-
-struct view_figure {
-    const char *name, *where; // as a column, and behind `group.`; NULL: not there
-    enum view_figure_type type;
-    size_t offset;
-};
-
-#define VIEW_AT(member) offsetof(struct group_summary, member)
-
-enum { FIGURE_NUMBER, FIGURE_STEP, FIGURE_BONUS, FIGURE_IN_FLIGHT, FIGURE_FIRST_STORED };
-
-static const struct view_figure view_figures[] = {
-    [FIGURE_NUMBER] = {"number", "number", FIGURE_OTHER, 0},
-    [FIGURE_STEP] = {"step", "step", FIGURE_OTHER, 0},
-    [FIGURE_BONUS] = {"bonus", NULL, FIGURE_OTHER, 0},         // the share of the completions with one
-    [FIGURE_IN_FLIGHT] = {"in_flight", NULL, FIGURE_OTHER, 0}, // seconds
-    [FIGURE_FIRST_STORED] = {"count", "count", FIGURE_COUNT, VIEW_AT(completions)},
-    {"right", "right", FIGURE_COUNT, VIEW_AT(right)},
-    {"reward", "reward", FIGURE_FLOAT, VIEW_AT(reward)},
-    {"std", "std", FIGURE_FLOAT, VIEW_AT(reward_std)},
-    {"accuracy", NULL, FIGURE_FLOAT, VIEW_AT(accuracy)},
-    {"format", NULL, FIGURE_FLOAT, VIEW_AT(format)},
-    {"length", "length", FIGURE_FLOAT, VIEW_AT(length)},
-    {"longest", NULL, FIGURE_COUNT32, VIEW_AT(longest)},
-    {"surprise", "surprise", FIGURE_FLOAT, VIEW_AT(surprise)},
-    {"lowest", "lowest", FIGURE_FLOAT, VIEW_AT(lowest)},
-    {"likelihood", "likelihood", FIGURE_FLOAT, VIEW_AT(likelihood)},
-    {"kl", NULL, FIGURE_FLOAT, VIEW_AT(kl)},
-    {"consistency", NULL, FIGURE_FLOAT, VIEW_AT(consistency)},
-    {"named", "named", FIGURE_COUNT, VIEW_AT(uncounted)},
-    {"truncated", "truncated", FIGURE_COUNT, VIEW_AT(truncated)},
-};
-
-enum { VIEW_FIGURES = sizeof view_figures / sizeof *view_figures };
-
-// Returns a figure of the group at an index, NaN if it has none.
-static double view_figure_of(const struct view_source *source, size_t index, int figure) {
-    const struct numbered_summary *at = &source->groups.list[index];
-    const struct group_summary *summary = &at->summary;
-    const char *member = (const char *)summary + view_figures[figure].offset;
-    switch (view_figures[figure].type) {
-    case FIGURE_FLOAT:
-        return (double)*(const float *)(const void *)member;
-    case FIGURE_COUNT:
-        return *(const uint16_t *)(const void *)member;
-    case FIGURE_COUNT32:
-        return *(const uint32_t *)(const void *)member;
-    default:
-        break;
-    }
-    switch (figure) {
-    case FIGURE_NUMBER:
-        return (double)at->number;
-    case FIGURE_STEP:
-        return source->groups.trains && summary->step >= 0 ? (double)summary->step : NAN;
-    case FIGURE_BONUS:
-        return isnan(summary->bonus) || !summary->completions ? NAN
-                                                              : (double)summary->with_bonus / summary->completions;
-    default:
-        return summary->settled - summary->issued;
-    }
-}
-
-// ---- search ----
-
-// A part of `where`: a condition on a figure of the group, one of `caravan groups select`, or two parts.
-enum view_part_kind { PART_FIGURE, PART_FIELD, PART_AND, PART_OR };
-
-struct view_part {
-    enum view_part_kind kind;
-    int figure, sign; // PART_FIGURE: indexes of view_figures and view_signs
-    double number;
-    struct condition field;
-    struct view_part *left, *right;
-};
-
-enum { SIGNS = 6 };
-static const char *const view_signs[SIGNS] = {"=", "!=", "<=", ">=", "<", ">"};
-
-// What was found with a `where` and a `text`. A group is tried once, the newest first; those that come later are tried
-// when somebody asks again.
-struct view_search {
-    char *where, *text;     // "" if not given
-    struct arena arena;     // of the parts and their texts
-    struct view_part *root; // must hold for one completion of the group; NULL: no condition
-    size_t fields;          // parts of it for which the group must be read
-    uint8_t *verdicts;      // of the groups in [low, high) of the list: whether it was found
-    size_t low, high, capacity;
-    int64_t scanned, matched;
-    double used; // clock_monotonic()
-};
-
-enum { SEARCHES = 4 };
-
-static void view_search_release(struct view_search *search) {
-    free(search->where);
-    free(search->text);
-    free(search->verdicts);
-    arena_release(&search->arena);
-    *search = (struct view_search){0};
-}
-
-void view_groups_close(struct view_groups *groups) {
-    group_store_close(&groups->store);
-    free(groups->list);
-    free(groups->by_seq);
-    for (int i = 0; i < SEARCHES && groups->search; i++) view_search_release(&groups->search[i]);
-    free(groups->search);
-    if (groups->file) {
-        for (size_t i = 0; groups->file->ids && i < groups->file->count; i++) free(groups->file->ids[i]);
-        file_map_release(&groups->file->map);
-        free(groups->file->begins);
-        free(groups->file->ends);
-        free(groups->file->ids);
-        free(groups->file);
-    }
-    *groups = (struct view_groups){0};
-}
-
-// Reads group.NAME OP NUMBER.
-static status view_search_read_figure(struct view_part *part, const char *text) {
-    const char *name = text + strlen("group."), *sign = name + strcspn(name, " =!<>");
-    const int size = (int)(sign - name);
-    part->figure = -1;
-    for (int i = 0; i < VIEW_FIGURES && part->figure < 0; i++) {
-        const char *where = view_figures[i].where;
-        if (where && (int)strlen(where) == size && !memcmp(where, name, (size_t)size)) part->figure = i;
-    }
-    if (part->figure < 0) return fail(USAGE, "no figure of a group has the name '%.*s'", size < 40 ? size : 40, name);
-    sign += strspn(sign, " ");
-    for (part->sign = 0; part->sign < SIGNS; part->sign++)
-        if (!strncmp(sign, view_signs[part->sign], strlen(view_signs[part->sign]))) break;
-    if (part->sign == SIGNS) return fail(USAGE, "expected =, !=, <, <=, > or >= behind group.%.*s", size, name);
-    sign += strlen(view_signs[part->sign]);
-    struct json_reader reader = {.text = sign, .size = strlen(sign)};
-    struct json_number number;
-    if (json_reader_number(&reader, &number) == OK && json_reader_end(&reader) == OK &&
-        json_number_double(&number, &part->number))
-        return OK;
-    return fail(USAGE, "group.%.*s is compared with a number, not with '%.40s'", size, name, sign + strspn(sign, " "));
-}
-
-// What is read of a `where`.
-struct view_reader {
-    struct view_search *search;
-    const char *text, *at; // all of it, and what is left
-    int depth;             // of parentheses
-};
-
-// Whether a word of `where` comes next, with a blank before and behind it.
-static bool view_reader_sees(const char *at, const char *word) {
-    return !strncmp(at, word, strlen(word));
-}
-
-static status view_reader_either(struct view_reader *in, struct view_part **out);
-
-// Reads a condition, which ends before " and ", " or " and ")", or what is in parentheses.
-static status view_reader_one(struct view_reader *in, struct view_part **out) {
-    enum { MOST_DEPTH = 50 };
-    struct view_part *part = *out = arena_alloc(&in->search->arena, sizeof *part);
-    in->at += strspn(in->at, " ");
-    if (*in->at == '(') {
-        if (++in->depth > MOST_DEPTH) return fail(USAGE, "too many parentheses");
-        in->at++;
-        TRY(view_reader_either(in, out));
-        in->at += strspn(in->at, " ");
-        if (*in->at != ')') return fail(USAGE, "expected )");
-        in->at++;
-        in->depth--;
-        return OK;
-    }
-    const char *end = in->at;
-    while (*end && *end != ')' && !view_reader_sees(end, " and ") && !view_reader_sees(end, " or ")) end++;
-    const char *text = arena_strndup(&in->search->arena, in->at, (size_t)(end - in->at));
-    if (view_reader_sees(text, "group.")) {
-        part->kind = PART_FIGURE;
-        TRY(view_search_read_figure(part, text));
-    } else {
-        part->kind = PART_FIELD;
-        TRY(condition_parse(&part->field, text));
-        in->search->fields++;
-    }
-    in->at = end;
-    return OK;
-}
-
-// Reads parts with " and " between them.
-static status view_reader_both(struct view_reader *in, struct view_part **out) {
-    TRY(view_reader_one(in, out));
-    while (view_reader_sees(in->at, " and ")) {
-        struct view_part *both = arena_alloc(&in->search->arena, sizeof *both);
-        in->at += strlen(" and ");
-        *both = (struct view_part){.kind = PART_AND, .left = *out};
-        *out = both;
-        TRY(view_reader_one(in, &both->right));
-    }
-    return OK;
-}
-
-// Reads parts with " or " between them.
-static status view_reader_either(struct view_reader *in, struct view_part **out) {
-    TRY(view_reader_both(in, out));
-    while (view_reader_sees(in->at, " or ")) {
-        struct view_part *either = arena_alloc(&in->search->arena, sizeof *either);
-        in->at += strlen(" or ");
-        *either = (struct view_part){.kind = PART_OR, .left = *out};
-        *out = either;
-        TRY(view_reader_both(in, &either->right));
-    }
-    return OK;
-}
-
-// Reads a `where` that is not empty. *column: where it is wrong.
-static status view_search_parse(struct view_search *search, const char *where, int64_t *column) {
-    struct view_reader in = {.search = search, .text = where, .at = where};
-    status result = view_reader_either(&in, &search->root);
-    in.at += strspn(in.at, " ");
-    if (result == OK && *in.at) result = fail(USAGE, "expected and, or or the end, not '%.40s'", in.at);
-    *column = in.at - where;
-    return result;
-}
-
-// Whether a part holds for a completion of the group at an index; `group` may be NULL if no part is about a field.
-static bool view_part_holds(struct view_part *part, const struct view_source *source, size_t index,
-                            const struct group *group, size_t completion) {
-    switch (part->kind) {
-    case PART_AND:
-        return view_part_holds(part->left, source, index, group, completion) &&
-               view_part_holds(part->right, source, index, group, completion);
-    case PART_OR:
-        return view_part_holds(part->left, source, index, group, completion) ||
-               view_part_holds(part->right, source, index, group, completion);
-    case PART_FIELD:
-        return condition_holds(&part->field, group, completion);
-    default:
-        break;
-    }
-    const double value = view_figure_of(source, index, part->figure), number = part->number;
-    if (isnan(value)) return false;
-    switch (part->sign) {
-    case 0:
-        return value == number;
-    case 1:
-        return value != number;
-    case 2:
-        return value <= number;
-    case 3:
-        return value >= number;
-    case 4:
-        return value < number;
-    default:
-        return value > number;
-    }
-}
-
-// Whether `part` is in the string; ASCII letters match in both cases.
-static bool view_search_contains(struct string string, const char *part) {
-    const size_t size = strlen(part);
-    for (size_t at = 0; string.data && at + size <= string.size; at++)
-        if (!strncasecmp(string.data + at, part, size)) return true;
-    return false;
-}
-
-// Sets *holds to whether the group at an index is found.
-static status view_search_try(struct view_search *search, struct view_source *source, size_t index, bool *holds) {
-    struct group *group = NULL;
-    *holds = source->groups.list[index].number >= 0;
-    if (*holds && search->root && !search->fields) *holds = view_part_holds(search->root, source, index, NULL, 0);
-    if (!*holds || (!search->fields && !*search->text)) return OK;
-    TRY(view_groups_get(&source->groups, index, &group));
-    *holds = group != NULL;
-    if (group && search->fields) {
-        *holds = false;
-        for (size_t i = 0; i < (group->completion_count ? group->completion_count : 1) && !*holds; i++)
-            *holds = view_part_holds(search->root, source, index, group, i);
-    }
-    if (group && *holds && *search->text) {
-        *holds = view_search_contains(group->id, search->text) ||
-                 view_search_contains(group->sample_id, search->text) ||
-                 view_search_contains(group->prompt.question, search->text);
-        for (size_t m = 0; m < group->prompt.message_count && !*holds; m++)
-            for (size_t p = 0; p < group->prompt.messages[m].part_count && !*holds; p++)
-                *holds = view_search_contains(group->prompt.messages[m].parts[p].text, search->text);
-        for (size_t i = 0; i < group->completion_count && !*holds; i++)
-            *holds = view_search_contains(group->completions[i].text, search->text);
-    }
-    group_free(&group);
-    return OK;
-}
-
-// Tries groups for a while: new ones, then older ones. `found` gets the indexes of those that were found now.
-static status view_search_go_on(struct view_search *search, struct view_source *source, struct buf *found) {
-    static const double slice = 0.06; // seconds, in which no other request is answered
-    const double until = clock_monotonic() + slice;
-    const size_t count = source->groups.count;
-    if (search->low == search->high) search->low = search->high = count;
-    if (count > search->capacity) {
-        RESIZE(&search->verdicts, count);
-        search->capacity = count;
-    }
-    for (size_t tries = 1; search->high < count || search->low > 0; tries++) {
-        const size_t index = search->high < count ? search->high++ : --search->low;
-        bool holds;
-        TRY(view_search_try(search, source, index, &holds));
-        search->verdicts[index] = holds;
-        search->scanned += source->groups.list[index].number >= 0;
-        search->matched += holds;
-        if (holds) buf_append(found, &index, sizeof index);
-        if ((search->fields || *search->text || tries % 1024 == 0) && clock_monotonic() > until) break;
-    }
-    return OK;
-}
-
-// *out = the search of the call, as far as it has come; `found` gets what it has found now. NULL: everything is asked
-// for.
-static status view_search_of(struct view_call *call, struct view_search **out, struct buf *found) {
-    struct view_groups *groups = &call->source->groups;
-    const char *where = view_argument(call, "where"), *text = view_argument(call, "text");
-    struct view_search *search = NULL;
-    where = where ? where : "";
-    text = text ? text : "";
-    *out = NULL;
-    if (!*(where + strspn(where, " ")) && !*text) return OK;
-    if (!groups->search) NEW(&groups->search, SEARCHES);
-    for (int i = 0; i < SEARCHES; i++) {
-        struct view_search *at = &groups->search[i];
-        if (at->where && !strcmp(at->where, where) && !strcmp(at->text, text)) {
-            search = at;
-            break;
-        }
-        if (!search || at->used < search->used) search = at; // that which was not used for longest
-    }
-    if (!search->where || strcmp(search->where, where) != 0 || strcmp(search->text, text) != 0) {
-        view_search_release(search);
-        const bool given = where[strspn(where, " ")];
-        const status result = given ? view_search_parse(search, where, &call->column) : OK;
-        if (result != OK) {
-            view_search_release(search);
-            return result;
-        }
-        search->where = mem_strdup(where);
-        search->text = mem_strdup(text);
-    }
-    call->column = -1;
-    search->used = clock_monotonic();
-    *out = search;
-    return view_search_go_on(search, call->source, found);
-}
-
-// Whether the group at an index is there, in the steps of the call, and found.
-static bool view_groups_counts(const struct view_source *source, const struct view_search *search, size_t index,
-                               const int64_t steps[2]) {
-    if (source->groups.list[index].number < 0) return false;
-    if (search && (index < search->low || index >= search->high || !search->verdicts[index])) return false;
-    if (steps[0] == INT64_MIN && steps[1] == INT64_MAX) return true;
-    const int64_t step = view_groups_step(source, index);
-    return step >= steps[0] && step <= steps[1];
 }
 
 // ---- /api/groups ----
@@ -768,18 +416,6 @@ static status view_groups_read_cursor(struct view_call *call, const struct view_
     return view_sort_key(sort, call->source, index, arena, key, &found);
 }
 
-// Appends the fields of which no group had a value.
-static void view_part_print_missing(const struct view_part *part, struct buf *out, size_t *listed) {
-    struct buf path = {0};
-    if (part->left) view_part_print_missing(part->left, out, listed);
-    if (part->right) view_part_print_missing(part->right, out, listed);
-    if (part->kind != PART_FIELD || part->field.seen) return;
-    condition_path(&part->field, &path);
-    if ((*listed)++) buf_puts(out, ", ");
-    view_print_string(out, (struct string){path.data, path.size});
-    buf_release(&path);
-}
-
 status view_groups_list(struct view_call *call) {
     struct view_source *source = call->source;
     struct view_groups *groups = &source->groups;
@@ -809,7 +445,7 @@ status view_groups_list(struct view_call *call) {
     TRY_TO(result, done, view_groups_read_cursor(call, &sort, &arena, &last, &cursor));
     for (size_t i = 0; i < groups->count; i++) {
         struct view_key key;
-        if (!view_groups_counts(source, search, i, steps)) continue;
+        if (!view_search_counts(source, search, i, steps)) continue;
         matched++;
         if (scanning || (stride > 1 && matched % stride)) continue;
         TRY_TO(result, done, view_sort_key(&sort, source, i, &arena, &key, &there));
@@ -819,7 +455,7 @@ status view_groups_list(struct view_call *call) {
     for (size_t i = 0; scanning && i < found.size / sizeof i && count < (size_t)limit; i++) {
         size_t index;
         memcpy(&index, found.data + i * sizeof index, sizeof index);
-        if (view_groups_counts(source, search, index, steps))
+        if (view_search_counts(source, search, index, steps))
             keys[count++] = (struct view_key){.number = groups->list[index].number, .index = index};
     }
     // From the heap into the order: few enough for the simplest way.
@@ -901,7 +537,7 @@ status view_groups_telling(struct view_call *call, size_t most, size_t *indexes,
             bool fits = false;
             while (at[kind] && !fits) {
                 const size_t i = --at[kind];
-                fits = !taken[i] && view_groups_counts(source, search, i, steps) &&
+                fits = !taken[i] && view_search_counts(source, search, i, steps) &&
                        view_groups_tells(&groups->list[i].summary, kind);
             }
             if (!fits) continue;
@@ -948,18 +584,18 @@ status view_groups_map(struct view_call *call) {
     NEW(&counts, (size_t)bins * cells);
     for (size_t i = 0; i < groups->count && bins; i++) {
         const struct group_summary *summary = &groups->list[i].summary;
-        if (!view_groups_counts(source, search, i, steps)) continue;
+        if (!view_search_counts(source, search, i, steps)) continue;
         const int64_t step = view_groups_step(source, i);
         if (step < first || step > last) continue; // one that no step trained
         const size_t right = summary->right < size ? summary->right : (size_t)size;
         counts[(size_t)((step - first) / width) * cells + (isnan(summary->accuracy) ? cells - 1 : right)]++;
     }
     buf_printf(&call->out, "{\"size\": %d, \"first\": [", size);
-    for (int64_t i = 0; i < bins; i++) buf_printf(&call->out, "%s%lld", i ? ", " : "", (long long)(first + i * width));
+    for (int64_t i = 0; i < bins; i++) buf_printf(&call->out, "%s%lld", i ? ", " : "", (long long)first + i * width);
     buf_puts(&call->out, "], \"step\": [");
     for (int64_t i = 0; i < bins; i++) {
-        const int64_t end = first + (i + 1) * width - 1;
-        buf_printf(&call->out, "%s%lld", i ? ", " : "", (long long)(end < last ? end : last));
+        const long long end = (long long)first + (i + 1) * width - 1;
+        buf_printf(&call->out, "%s%lld", i ? ", " : "", end < last ? end : last);
     }
     buf_puts(&call->out, "], \"counts\": [");
     for (int64_t i = 0; i < bins; i++) {
