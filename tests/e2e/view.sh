@@ -100,6 +100,8 @@ refused 401 "GET /api/run HTTP/1.1" "$host" "Cookie: caravan-$port=${token//[0-9
 refused 401 "GET /view.js HTTP/1.1" "$host"
 refused 303 "GET /?token=$token HTTP/1.1" "$host"
 grep -q "^Set-Cookie: caravan-$port=$token; HttpOnly; SameSite=Strict; Path=/" "$work/answer" || fail "no cookie: $(cat "$work/answer")"
+refused 303 "GET /group/a%0d%0aX-Y:z?token=$token HTTP/1.1" "$host"
+grep -q "^Location: /.$" "$work/answer" || fail "a header of the address: $(cat "$work/answer")"
 refused 421 "GET / HTTP/1.1" "Host: evil.example:$port" "$cookie"
 refused 421 "GET / HTTP/1.1" "$host" "Host: evil.example" "$cookie"
 refused 405 "POST /api/run HTTP/1.1" "$host" "$cookie" "Content-Length: 0"

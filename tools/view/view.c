@@ -187,11 +187,14 @@ static bool view_admits(struct view *view, struct http_request *request) {
     struct buf body = {0};
     if (http_same_secret(http_find_cookie(request, view->cookie), view->token)) return true;
     if (given && view_is_page(request->path) && http_same_secret(given, view->token)) {
+        // The path is decoded: one with other characters is not repeated in a header.
+        static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
+        const bool repeated = !request->path[strspn(request->path, plain)];
         char cookie[128];
         snprintf(cookie, sizeof cookie, "%s=%s; HttpOnly; SameSite=Strict; Path=/", view->cookie, view->token);
         http_add_page_headers(request);
         http_add_header(request, "Set-Cookie", cookie);
-        http_add_header(request, "Location", request->path);
+        http_add_header(request, "Location", repeated ? request->path : "/");
         http_answer(request, 303, NULL, &body);
         return false;
     }
