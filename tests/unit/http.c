@@ -319,7 +319,7 @@ TEST(a_client_that_goes_away_is_noticed_while_it_waits) {
     static const char *const paths[] = {"/later", "/stream"};
     struct http_server *server = serve(&(struct http_options){0});
     for (int i = 0; i < 2; i++) {
-        SCOPED(struct buf, buf_release) text = {0}, answer = {0}, body = {0};
+        SCOPED(struct buf, buf_release) text = {0}, answer = {0};
         const int fd = client(server);
         buf_printf(&text, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", paths[i], http_address(server));
         say(fd, text.data);
