@@ -417,6 +417,8 @@ TEST(a_span_has_the_whole_bars_of_its_groups) {
     struct view_source one = seen.sources[0];
     seen.sources[0] = seen.sources[1];
     check(ask(&seen, view_trace_show, "", NULL), "busy.share.0.0", "0.6");
+    free(seen.sources[0].groups.list); // the copy has a list of its own by now
+    free(seen.sources[0].groups.by_seq);
     seen.sources[0] = one;
 }
 
