@@ -106,7 +106,7 @@ enum event_kind {
 
 static const char *const event_kinds[] = {"",          "started",      "restarted", "slow",   "quarantined", "notice",
                                           "connected", "disconnected", "stopped",   "failed", "done"};
-_Static_assert(sizeof event_kinds / sizeof *event_kinds == EVENT_DONE + 1, "a name for each kind");
+static_assert(sizeof event_kinds / sizeof *event_kinds == EVENT_DONE + 1, "a name for each kind");
 
 // ---- supervisor ----
 
