@@ -19,8 +19,9 @@ endif
 $(BUILD)/kernels/cpu/simd_avx2.o $(BUILD)/kernels/cpu/simd_avx512.o: override SANITIZE :=
 
 # A report of a stage in a pipeline would only reach the stage's log, and the supervisor would restart the stage. So reports
-# are written to files, and the target fails if there is one.
-REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -60 $(1)/report.* && exit 1; exit $$status; }
+# are written to files, named after program and process, and the target fails if there is one. One may be empty: its process
+# was killed before it wrote.
+REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -v -n 60 $(1)/report.* && exit 1; exit $$status; }
 
 # What trains with every method, minutes long, runs scripts that the plain build tests: each program and option that they call
 # is in other tests, too. The page's own test has no program of caravan's.
@@ -29,8 +30,8 @@ ASAN_WITHOUT := e2e/ablation e2e/view-page
 .PHONY: sanitize sanitize-thread
 sanitize: ## run unit, operation and end-to-end tests under the address and undefined sanitizers
 	@rm -f build-asan/report.*; mkdir -p build-asan
-	+@UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/build-asan/report \
-	 ASAN_OPTIONS=detect_stack_use_after_return=1:log_path=$(CURDIR)/build-asan/report \
+	+@UBSAN_OPTIONS=print_stacktrace=1:log_exe_name=1:log_path=$(CURDIR)/build-asan/report \
+	 ASAN_OPTIONS=detect_stack_use_after_return=1:log_exe_name=1:log_path=$(CURDIR)/build-asan/report \
 	 $(MAKE) --no-print-directory -s BUILD=build-asan OPTIMIZE="$(SANITIZE_OPTIMIZE)" WERROR= SANITIZE="$(ASAN_FLAGS)" WITHOUT="$(ASAN_WITHOUT) $(WITHOUT)" check; \
 	 $(call REPORTED,build-asan)
 
@@ -43,6 +44,6 @@ TSAN_WITHOUT := $(addprefix unit/,json rope_angles simulation tokenizer) \
 
 sanitize-thread: ## run those of these tests that have threads under the thread sanitizer
 	@rm -f build-tsan/report.*; mkdir -p build-tsan
-	+@TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:log_path=$(CURDIR)/build-tsan/report \
+	+@TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:log_exe_name=1:log_path=$(CURDIR)/build-tsan/report \
 	 $(MAKE) --no-print-directory -s BUILD=build-tsan OPTIMIZE="$(SANITIZE_OPTIMIZE)" WERROR= SANITIZE="$(TSAN_FLAGS)" DEVICE=cpu WITHOUT="$(TSAN_WITHOUT) $(WITHOUT)" check; \
 	 $(call REPORTED,build-tsan)
