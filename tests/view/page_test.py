@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""page_test.py: the page in a real browser, against the fixture server: every page at 1400 x 900 light and dark, at 390,
-and printed; every key; strings that must stay text; the page as one file. Exit 1 with one line per finding."""
+"""page_test.py: the page in a real browser, against the fixture server: every page at 1400 x 900 light and dark, at 820 and
+390, and printed; every key; strings that must stay text; the page as one file. Exit 1 with one line per finding."""
 import json, pathlib, sys, tempfile, time, urllib.parse
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -9,7 +9,7 @@ import browser, fake_server, fixture
 
 GROUP = "/group/e0-000214"
 PAGES = {"overview": "/", "groups": "/groups?where=group.named+%3E+0", "group": GROUP, "compare": "/compare?a=before&b=after", "trace": "/trace"}
-SIZES = [(1400, 900, "light"), (1400, 900, "dark"), (390, 844, "light")]
+SIZES = [(1400, 900, "light"), (1400, 900, "dark"), (820, 1100, "light"), (390, 844, "light")]
 
 # Every visible text whose contrast with what is behind it is below 4.5, and what makes the page wider than the window.
 CHECKS = r"""(() => {
@@ -56,7 +56,7 @@ CHECKS = r"""(() => {
         const wide = [...document.querySelectorAll("main *, header *, footer *")].filter(e => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 3);
         found.push(`sideways scrolling: ${document.documentElement.scrollWidth} of ${innerWidth}: ${wide.map(e => e.tagName + "." + e.getAttribute("class")).join(", ")}`);
     }
-    for (const e of document.querySelectorAll(".lamp .value, .lamp > span, nav a, .stage .name b, h1, h2"))
+    for (const e of document.querySelectorAll(".lamp .value, .lamp > span, nav a, .stage .name b, .chart figcaption b, .chart figcaption em, h1, h2"))
         if (e.scrollWidth > e.clientWidth + 1 && e.clientWidth) found.push(`cut: ${e.getAttribute("class")} "${e.textContent.slice(0, 40)}"`);
     for (const e of document.querySelectorAll(".panel"))
         if (e.scrollWidth > e.clientWidth + 1) found.push(`a table is cut: ${e.scrollWidth} of ${e.clientWidth}`);
@@ -108,8 +108,11 @@ def looks(page, server):
         pdf = page.print()
         check(pdf.startswith(b"%PDF") and len(pdf) > 8000, f"{name} printed: {len(pdf)} bytes")
         page.media("print", "light")
-        shown = page.evaluate("[...document.querySelectorAll('nav, .tools, .chip, .tabs')].filter(e => e.getClientRects().length).length")
+        shown = page.evaluate("[...document.querySelectorAll('nav, .tools, .tabs, :not(td) > .chip')].filter(e => e.getClientRects().length).length")
         check(shown == 0, f"{name} printed: {shown} controls are shown")
+        check(page.evaluate("[...document.querySelectorAll('canvas')].every(e => Math.abs(e.clientWidth * e.height / e.width - e.clientHeight) < 2)"), f"{name} printed: a drawing is stretched")
+        if name == "compare":
+            check(page.evaluate("[...document.querySelectorAll('td.sample')].every(e => e.innerText.trim())"), "compare printed: a sample has no name")
         check(page.evaluate("[...document.querySelectorAll('.answer')].every(e => getComputedStyle(e).maxHeight === 'none')"), f"{name} printed: texts are folded")
         take(page, f"{name} printed")
     page.media("screen", "light")

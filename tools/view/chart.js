@@ -11,14 +11,20 @@ function chartCursorSet(step) {
     for (const listener of chartCursor.listeners) listener(step);
 }
 
-// About `count` round numbers from low to high.
+// About `count` round numbers from low to high, at least two: one alone tells no scale.
 function chartTicks(low, high, count) {
     const rough = (high - low) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough));
-    const size = [1, 2, 5, 10].map(m => m * power).find(s => s >= rough) || power;
-    const ticks = [];
-    for (let at = Math.ceil(low / size - 1e-9) * size; at <= high + size * 1e-9; at += size)
-        ticks.push(Math.abs(at) < size * 1e-9 ? 0 : at);
-    return {ticks, digits: Math.max(0, -Math.floor(Math.log10(size) + 1e-9))};
+    const sizes = [0.2, 0.5, 1, 2, 5, 10].map(m => m * power);
+    let at = Math.max(2, sizes.findIndex(s => s >= rough)), ticks = [];
+    for (; at >= 0 && ticks.length < 2; at--) ticks = chartMultiples(low, high, sizes[at]);
+    return {ticks, digits: Math.max(0, -Math.floor(Math.log10(sizes[at + 1]) + 1e-9))};
+}
+
+// The multiples of `size` from low to high.
+function chartMultiples(low, high, size) {
+    const multiples = [];
+    for (let i = Math.ceil(low / size - 1e-9); i * size <= high + size * 1e-9; i++) multiples.push(i * size);
+    return multiples;
 }
 
 // The path of a line; where a value is absent there is a gap.
@@ -59,37 +65,43 @@ function chartCurve(chart) {
     const figure = el("figure",
         {class: "chart", tabindex: "0", "aria-label": `${chart.title}${chart.note ? ", " + chart.note : ""}`},
         el("figcaption", {}, el("b", {title: chart.title}, chart.title),
-            el("span", {title: chart.note}, scale.note + (chart.note || "")), number));
+            scale.note ? el("span", {class: "scale"}, scale.note) : null,
+            el("span", {title: chart.note}, chart.note || ""), number));
     const show = (value, other) => number.textContent =
         chart.second ? `${scale.text(value)} / ${scale.text(other)}` : scale.text(value);
     const other = chart.second ? chart.second.mean.map(times) : [];
     const rest = () => show(last(), chart.second ? meanOf(other.slice(-tenthOf(other))) : null);
     rest();
 
-    const W = 210, H = 84, left = 34, right = 6, top = 7, bottom = 16;
+    const W = 210, H = 84, right = 6, top = 7, bottom = 16;
     const spread = chart.spread ? chart.spread.map(times) : null,
           steps = chart.second ? [...chart.step, ...chart.second.step] : chart.step;
     const lowest =
         Math.min(...(chart.first || chart.step).slice(0, 1), ...(chart.second ? chart.second.step.slice(0, 1) : []));
-    const highest = maxOf(steps),
-          x = step => left + (W - left - right) * (highest > lowest ? (step - lowest) / (highest - lowest) : 0.5);
+    const highest = maxOf(steps);
     const all = [
         ...mean, ...other, ...(chart.min || []).map(times), ...(chart.max || []).map(times),
         ...(spread ? line.flatMap((v, i) => isNumber(v) && isNumber(spread[i]) ? [v - spread[i], v + spread[i]] : [])
                    : [])
     ];
     let low = chart.low ?? minOf(all), high = chart.high ?? maxOf(all);
-    if (!(high - low > 1e-12)) low -= 0.5, high += 0.5;
+    if (!(high - low > 1e-12)) low = low >= 0 ? Math.max(0, low - 0.5) : low - 0.5, high += 0.5;
     const margin = (high - low) * 0.04,
           y = v => top + (H - top - bottom) * (1 - (v - low + margin) / (high - low + 2 * margin));
-    const xs = chart.step.map(x), {ticks, digits} = chartTicks(low, high, 3);
+    const {ticks, digits} = chartTicks(low, high, 3);
+    const labels = ticks.map(tick => chart.percent ? fixed(tick * 100) + "%" : fixed(tick, digits));
+    const left = Math.max(34, 8 + 5.9 * Math.max(...labels.map(label => label.length)));
+    const x = step => left + (W - left - right) * (highest > lowest ? (step - lowest) / (highest - lowest) : 0.5);
+    const xs = chart.step.map(x);
     const drawing = svg("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", "aria-hidden": "true"});
-    for (const tick of ticks)
-        drawing.append(svg("line", {class: "grid", x1: left, x2: W - right, y1: y(tick), y2: y(tick)}),
-            svg("text", {class: "axis", x: left - 4, y: y(tick) + 3.5, "text-anchor": "end"},
-                chart.percent ? fixed(tick * 100) + "%" : fixed(tick, digits)));
-    drawing.append(svg("text", {class: "axis", x: left, y: H - 4}, fixed(lowest)),
-        svg("text", {class: "axis", x: W - right, y: H - 4, "text-anchor": "end"}, fixed(highest)));
+    ticks.forEach((tick, i) => drawing.append(
+        svg("line", {class: "grid", x1: left, x2: W - right, y1: y(tick), y2: y(tick)}),
+        svg("text", {class: "axis", x: left - 4, y: y(tick) + 3.5, "text-anchor": "end"}, labels[i])));
+    if (highest > lowest)
+        drawing.append(svg("text", {class: "axis", x: left, y: H - 4}, fixed(lowest)),
+            svg("text", {class: "axis", x: W - right, y: H - 4, "text-anchor": "end"}, fixed(highest)));
+    else
+        drawing.append(svg("text", {class: "axis", x: x(lowest), y: H - 4, "text-anchor": "middle"}, fixed(lowest)));
     if (spread)
         drawing.append(svg("path", {
             class: "band",
@@ -102,6 +114,8 @@ function chartCurve(chart) {
     const place = v => isNumber(v) ? y(v) : null;
     if (!chart.second) drawing.append(svg("path", {class: "thin", d: chartLine(xs, mean.map(place))}));
     drawing.append(svg("path", {class: "thick", d: chartLine(xs, line.map(place))}));
+    if (line.filter(isNumber).length === 1) // which no line shows
+        line.forEach((v, i) => isNumber(v) && drawing.append(svg("circle", {class: "point", cx: xs[i], cy: y(v), r: 2.6})));
     if (chart.second)
         drawing.append(svg("path", {
             class: "thick other",
@@ -185,7 +199,7 @@ function chartScale(chart) {
         maxOf([...chart.mean, ...(chart.second ? chart.second.mean : [])].map(v => isNumber(v) ? Math.abs(v) : null));
     if (isNumber(size) && size > 0 && size < 0.001) {
         const power = Math.floor(Math.log10(size));
-        return {factor: 10 ** -power, note: `× 1e${power} `, text: value => fixed(value, 2)};
+        return {factor: 10 ** -power, note: `× 1e${power}`, text: value => fixed(value, 2)};
     }
     const digits = size >= 0.5 && size < 10 ? 2 : Math.min(4, digitsFor(size, 3));
     return {

@@ -1,12 +1,21 @@
 "use strict";
 // Two runs, evaluations or files on the samples that both have.
 
-const COMPARE_ROWS = 25; // that are shown at first
+const COMPARE_ROWS = 25;    // that are shown at first
+const COMPARE_SECONDS = 10; // between two looks at what may have grown
+
+// What the reader has opened in the list, which the next drawing of the same list opens again.
+const compareOpen = {
+    key: null,
+    samples: new Set(),
+    more: false
+};
 
 // A score on the axis of both: a hollow circle for A, a filled one for B, with their intervals.
 function compareInterval(score) {
-    const all = [score.a, score.b].filter(Boolean).flat().filter(isNumber), share = maxOf(all) <= 1 && minOf(all) >= 0;
-    const low = share ? 0 : minOf(all), high = share ? 1 : maxOf(all),
+    const all = [score.a, score.b].filter(Boolean).flat().filter(isNumber);
+    // From zero, so that a small difference does not look large.
+    const low = Math.min(0, minOf(all) ?? 0), high = low === 0 && maxOf(all) <= 1 ? 1 : Math.max(0, maxOf(all) ?? 1) * 1.1,
           x = v => 8 + 144 * (high > low ? (v - low) / (high - low) : 0.5);
     const one = (values, name) => values ? [isNumber(values[1]) ? svg("line", {class: name, x1: x(values[1]), x2: x(values[2]), y1: 8, y2: 8}) : null, svg("circle", {class: name, cx: x(values[0]), cy: 8, r: 4})] : [];
     return svg("svg", {viewBox: "0 0 160 16", "aria-hidden": "true"},
@@ -43,20 +52,20 @@ function compareScores(answer) {
             el("table", {},
                 el("thead", {},
                     el("tr", {}, el("th", {scope: "col"}, ""),
-                        el("th", {scope: "col", class: "number"}, textNodes(answer.a.name, 24)),
-                        el("th", {scope: "col", class: "number"}, textNodes(answer.b.name, 24)),
-                        el("th", {scope: "col", class: "column-2"}, "○ A  ● B"),
+                        el("th", {scope: "col", class: "number name"}, textNodes(answer.a.name, 40)),
+                        el("th", {scope: "col", class: "number name"}, textNodes(answer.b.name, 40)),
+                        el("th", {scope: "col", class: "column-3"}, "○ A  ● B"),
                         el("th", {scope: "col", class: "number"}, "B − A"),
-                        el("th", {scope: "col", class: "column-2"}, "difference"))),
+                        el("th", {scope: "col", class: "column-3"}, "difference"))),
                 el("tbody", {}, answer.scores.map(score => {
                     const digits = large(score) ? 1 : 3;
                     return el("tr", {},
                         el("th", {scope: "row"},
                             score.name === "surprise" ? "surprise (−log p)" : textNodes(score.name, 40)),
                         number(score.a, digits), number(score.b, digits),
-                        el("td", {class: "interval column-2"}, compareInterval(score)),
+                        el("td", {class: "interval column-3"}, compareInterval(score)),
                         number(score.difference, digits, signed),
-                        el("td", {class: "difference column-2"},
+                        el("td", {class: "difference column-3"},
                             compareDifference(score,
                                 large(score) && score.difference
                                     ? Math.max(...score.difference.filter(isNumber).map(Math.abs), 1)
@@ -65,13 +74,16 @@ function compareScores(answer) {
 }
 
 function compareMatrix(answer, set) {
+    if (!answer.matrix)
+        return el("section", {class: "changes"}, heading("What changed", compareChanges(answer)),
+            el("p", {class: "empty"}, "More completions than a matrix can show."));
     const matrix = answer.matrix, high = matrix.length, wide = high ? matrix[0].length : 0,
           most = Math.max(1, ...matrix.flat()), cell = here.params.cell;
     if (high > 17 || wide > 17)
-        return el("section", {}, heading("What changed", compareChanges(answer)),
+        return el("section", {class: "changes"}, heading("What changed", compareChanges(answer)),
             el("p", {class: "empty"}, "More than 16 completions each: no matrix."));
     const rows = Array.from({length: wide}, (_, k) => wide - 1 - k);
-    return el("section", {}, heading("What changed", compareChanges(answer)),
+    return el("section", {class: "changes"}, heading("What changed", compareChanges(answer)),
         el("table", {class: "matrix"},
             el("tbody", {},
                 rows.map(
@@ -94,7 +106,7 @@ function compareMatrix(answer, set) {
                                     : null)))),
                 el("tr", {}, el("th", {}, ""),
                     matrix.map((_, i) => el("th", {scope: "col"}, i === 0 ? "A 0" : String(i)))))),
-        el("p", {class: "note"}, "right completions in A and in B; click a cell"));
+        el("p", {class: "note"}, "columns: right completions in A; rows: in B", el("span", {class: "hint"}, "; click a cell")));
 }
 
 function compareChanges(answer) {
@@ -110,18 +122,31 @@ function compareThumbs(key, frames) {
             .map(address => el("img", {src: address, alt: "", loading: "lazy"})));
 }
 
+// What the cells of a side, "a" or "b", can show.
+function compareHas(answer, side) {
+    const scored = name => answer.scores.some(score => score.name === name && score[side]);
+    return {bonus: scored("bonus"), format: scored("format")};
+}
+
 function compareList(answer, view) {
+    const key = [answer.a.name, answer.b.name, here.params.cell].join("\n");
+    if (compareOpen.key !== key) Object.assign(compareOpen, {key, samples: new Set(), more: false});
+    const hasA = compareHas(answer, "a"), hasB = compareHas(answer, "b");
+    const likely = [...answer.rows.likelihood_a, ...answer.rows.likelihood_b].some(isNumber),
+          framed = answer.rows.key.some(key => key !== null);
     const rows = answer.rows, body = el("tbody", {}), shown = new Map();
     const toggle = async row => {
         const i = Number(row.dataset.id);
         if (shown.has(i)) {
             shown.get(i).remove();
             shown.delete(i);
+            compareOpen.samples.delete(rows.sample[i]);
             row.querySelector("button").setAttribute("aria-expanded", "false");
             return;
         }
         const cell = el("td", {colspan: "7"}, "…"), unfolded = el("tr", {class: "unfolded"}, cell);
         shown.set(i, unfolded);
+        compareOpen.samples.add(rows.sample[i]);
         row.after(unfolded);
         row.querySelector("button").setAttribute("aria-expanded", "true");
         try {
@@ -145,7 +170,7 @@ function compareList(answer, view) {
                 }
             }
         },
-            el("td", {class: "column-2"}, compareThumbs(rows.key[i], rows.frames[i])),
+            framed ? el("td", {class: "column-2"}, compareThumbs(rows.key[i], rows.frames[i])) : null,
             el("td", {class: "sample"},
                 el("button", {
                     type: "button",
@@ -155,21 +180,24 @@ function compareList(answer, view) {
                     on: {click: () => toggle(row)}
                 },
                     textNodes(sample, 30))),
-            el("td", {class: "cut column-2"}, textNodes(rows.question[i], 120)),
-            el("td", {}, cellsDraw(rows.marks_a[i], rows.marks_a[i].length)),
-            el("td", {}, cellsDraw(rows.marks_b[i], rows.marks_b[i].length)),
+            el("td", {class: "cut column-2", dir: "auto"},
+                rows.question[i] === null ? ABSENT : textNodes(rows.question[i], 120)),
+            el("td", {}, cellsDraw(rows.marks_a[i], rows.marks_a[i].length, hasA)),
+            el("td", {}, cellsDraw(rows.marks_b[i], rows.marks_b[i].length, hasB)),
             el("td", {class: "number"},
                 el("span", {class: change > 0 ? "better"
                         : change < 0          ? "worse"
                                               : "note"},
                     change === 0 ? "0" : signed(change, 0))),
-            el("td", {class: "number column-2"},
-                isNumber(rows.likelihood_a[i]) || isNumber(rows.likelihood_b[i])
-                    ? `${fixed(rows.likelihood_a[i], 2)} → ${fixed(rows.likelihood_b[i], 2)}`
-                    : ABSENT));
+            likely ? el("td", {class: "number column-3"},
+                         isNumber(rows.likelihood_a[i]) || isNumber(rows.likelihood_b[i])
+                             ? `${fixed(rows.likelihood_a[i], 2)} → ${fixed(rows.likelihood_b[i], 2)}`
+                             : ABSENT)
+                   : null);
         body.append(row);
+        if (compareOpen.samples.has(sample)) toggle(row);
     };
-    const first = Math.min(COMPARE_ROWS, rows.sample.length), rest = rows.sample.length - first;
+    const first = compareOpen.more ? rows.sample.length : Math.min(COMPARE_ROWS, rows.sample.length), rest = rows.sample.length - first;
     for (let i = 0; i < first; i++) append(i);
     const more = rest > 0 ? el("button", {
         type: "button",
@@ -178,6 +206,7 @@ function compareList(answer, view) {
         on: {
             click: () => {
                 for (let i = first; i < rows.sample.length; i++) append(i);
+                compareOpen.more = true;
                 more.remove();
             }
         }
@@ -188,11 +217,11 @@ function compareList(answer, view) {
         rows.sample.length
             ? el("table", {class: "samples"},
                   el("thead", {},
-                      el("tr", {}, el("th", {scope: "col", class: "column-2"}, "frames"),
+                      el("tr", {}, framed ? el("th", {scope: "col", class: "column-2"}, "frames") : null,
                           el("th", {scope: "col"}, "sample"), el("th", {scope: "col", class: "column-2"}, "question"),
                           el("th", {scope: "col"}, "A"), el("th", {scope: "col"}, "B"),
                           el("th", {scope: "col", class: "number"}, "change"),
-                          el("th", {scope: "col", class: "number column-2"}, "likelihood"))),
+                          likely ? el("th", {scope: "col", class: "number column-3"}, "likelihood") : null)),
                   body)
             : el("p", {class: "empty"}, "No sample."));
     return {table: el("div", {}, table, el("div", {class: "more-rows"}, more)), toggle};
@@ -219,18 +248,16 @@ async function compareTexts(name, id, view) {
 }
 
 // Two runs: their curves over each other, and the settings that differ.
-async function compareRuns(a, b, view) {
-    const ask = (path, of) => apiGet(path, {of, ...(path === "/api/metrics" ? {points: 400} : {})}, view.signal);
+async function compareRuns(a, b, [runA, runB], view) {
     let found;
+    if (runA.kind !== "run" || runB.kind !== "run") return null;
     try {
-        found =
-            await Promise.all([ask("/api/run", a), ask("/api/run", b), ask("/api/metrics", a), ask("/api/metrics", b)]);
+        found = await Promise.all([a, b].map(of => apiGet("/api/metrics", {of, points: 400}, view.signal)));
     } catch (error) {
         if (!(error instanceof ApiError) || error.code !== 404) throw error;
         return el("p", {class: "empty"}, visible(error.message));
     }
-    const [runA, runB, one, two] = found;
-    if (runA.kind !== "run" || runB.kind !== "run") return null;
+    const [one, two] = found;
     const both = overviewCurves(runA).filter(curve => one[curve.key] && two[curve.key] &&
             meanOf(one[curve.key].mean) !== null && meanOf(two[curve.key].mean) !== null);
     const changes = curve => new Set([...one[curve.key].mean, ...two[curve.key].mean].filter(isNumber)).size > 1;
@@ -252,12 +279,14 @@ async function compareRuns(a, b, view) {
     const alone = [[a, only(runA, runB)], [b, only(runB, runA)]].filter(([, stages]) => stages.length)
                       .map(([name, stages]) => el("p", {}, "only in ", textNodes(name, 30), ": ", stages.join(", ")));
     const different = names.filter(([stage, key]) => value(runA, stage, key) !== value(runB, stage, key));
-    const shown = text => text === null ? ABSENT : textNodes(text, 200);
+    const shown = text => text === null ? ABSENT : pathNodes(text, 200);
     return [
         el("section", {},
-            heading("Curves", [el("span", {}, "line: ", textNodes(a, 30), "; dashes: ", textNodes(b, 30),
-                                  "; the numbers: A / B, means of the last tenth, or under the pointer")]),
-            charts.length ? el("div", {class: "charts"}, charts)
+            heading("Curves",
+                charts.length ? [el("span", {}, "line: ", textNodes(a, 30), "; dashes: ", textNodes(b, 30),
+                                    "; the numbers: A / B, means of the last tenth, or under the pointer")]
+                              : ""),
+            charts.length ? el("div", {class: "charts pairwise"}, charts)
                           : el("p", {class: "empty"}, "They have no curve in common.")),
         el("section", {}, heading("Settings that differ", ""), alone,
             different.length ? el("div", {class: "panel"},
@@ -274,6 +303,44 @@ async function compareRuns(a, b, view) {
                              : el("p", {class: "empty"}, "None."))
     ];
 }
+
+// Both runs, as they are now.
+function compareAsk(a, b, view) {
+    return Promise.all([a, b].map(of => apiGet("/api/run", {of}, view.signal)));
+}
+
+// What tells that a run has grown. One that nobody watches does not say that it is running.
+function compareMark(run) {
+    return [run.state, run.last_step, run.seconds].join();
+}
+
+function compareState(run, grown) {
+    if (run.kind !== "run") return null;
+    const [shape, word] = grown || run.state === "running" ? STATES.running : STATES[run.state] || ["off", run.state];
+    return el("span", {class: "state"}, sign(shape), ` ${word}${
+        isNumber(run.last_step) ? `, step ${fixed(run.last_step)}` : ""}`);
+}
+
+// Draws the page again when a run has grown. Of a run that is over nothing is asked.
+async function compareWatch(a, b, runs, view) {
+    const over = run => run.kind !== "run" || run.state === "finished";
+    while (!api.file && !(over(runs[0]) && over(runs[1]))) {
+        await new Promise(resolve => setTimeout(resolve, COMPARE_SECONDS * 1000));
+        if (view.signal.aborted) return;
+        if (document.hidden) continue;
+        try {
+            const now = await compareAsk(a, b, view), grown = now.map((run, i) => compareMark(run) !== compareMark(runs[i]));
+            if (!grown.some(Boolean)) continue;
+            compareWatched = {names: [a, b].join("\n"), grown};
+            return show(null, true);
+        } catch (error) {
+            if (error.name === "AbortError") return;
+            if (!(error instanceof ApiError)) throw error; // without an answer the header says so
+        }
+    }
+}
+
+let compareWatched = null; // which of the two had grown when the page was drawn again
 
 const comparePage = {
     title: "Compare",
@@ -295,16 +362,21 @@ const comparePage = {
         const choose = (side, value) => el("label", {}, side.toUpperCase(),
             el("select", {id: "choose-" + side, on: {change: event => set({[side]: event.target.value, cell: null})}},
                 names.map(name => el("option", {value: name, selected: name === value}, visible(name).slice(0, 60)))));
-        const answer = await apiGet("/api/compare", {a, b, cell, limit: 200}, view.signal),
-              size = answer.a.size === answer.b.size ? `${plural(answer.a.size, "completion")} each`
+        const [answer, runs] = await Promise.all(
+            [apiGet("/api/compare", {a, b, cell, limit: 200}, view.signal), compareAsk(a, b, view)]);
+        const watched = compareWatched && compareWatched.names === [a, b].join("\n") ? compareWatched.grown : [];
+        compareWatched = null;
+        compareWatch(a, b, runs, view);
+        const size = answer.a.size === answer.b.size ? `${plural(answer.a.size, "completion")} each`
                                                      : `${answer.a.size} and ${answer.b.size} completions each`;
-        const top = el("div", {class: "filter"}, choose("a", a), choose("b", b),
+        const top = el("div", {class: "filter"}, choose("a", a), api.file ? null : compareState(runs[0], watched[0]),
+            choose("b", b), api.file ? null : compareState(runs[1], watched[1]),
             el("span", {class: "note"},
                 `${plural(answer.samples, "sample")} in both, ${size}${
                     answer.repeated ? "; of a sample that was drawn several times the last draw counts" : ""}`));
         if (!answer.samples) {
             domReplace(view.main, top, el("p", {class: "empty"}, "They have no sample in common."),
-                await compareRuns(a, b, view));
+                await compareRuns(a, b, runs, view));
             return {};
         }
         const list = compareList(answer, view),
@@ -320,7 +392,10 @@ const comparePage = {
                 on: {click: () => set({cell: cell === name ? null : name})}
             },
                                                  name)),
-            cellsLegend());
+            cellsLegend({
+                bonus: compareHas(answer, "a").bonus || compareHas(answer, "b").bonus,
+                format: compareHas(answer, "a").format || compareHas(answer, "b").format
+            }));
         domReplace(view.main, top, el("div", {class: "compare-top"}, compareScores(answer), compareMatrix(answer, set)),
             el("section", {},
                 heading(title,
@@ -328,7 +403,7 @@ const comparePage = {
                         answer.matched > answer.rows.sample.length ? `; the first ${answer.rows.sample.length}` : ""}`,
                     filters),
                 list.table),
-            await compareRuns(a, b, view));
+            await compareRuns(a, b, runs, view));
         return {keys: tableKeys(() => list.table, list.toggle)};
     },
 };

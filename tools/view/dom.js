@@ -68,6 +68,11 @@ function textNodes(text, most = Infinity) {
     return nodes;
 }
 
+// A text in which a path may be broken behind each slash.
+function pathNodes(text, most) {
+    return String(text).slice(0, most).split(/(?<=\/)/).map((part, i) => [i ? el("wbr", {}) : null, textNodes(part)]);
+}
+
 // A heading of a section: its title, a note, and what stands at the right end.
 function heading(title, note, ...right) {
     return el("h2", {}, title, note ? el("small", {}, note) : null,
@@ -109,11 +114,17 @@ function colour(name) {
     return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }
 
+// The CSS pixels that a canvas is wide: on paper those of a page, because there is no time to measure it.
+function canvasWidth(canvas) {
+    return !canvas.parentElement ? 0 : state.printing ? 720 : canvas.parentElement.clientWidth;
+}
+
 // A canvas of `width` x `height` CSS pixels, drawn by draw(context) at the device's resolution.
 function canvasDraw(canvas, width, height, draw) {
     const scale = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
+    canvas.style.setProperty("--drawn", `${width} / ${height}`);
     canvas.style.setProperty("height", height + "px");
     const context = canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);

@@ -12,22 +12,25 @@ function flowDraw(run, live) {
         const sum = column => members.length && members.some(i => isNumber(column[i]))
             ? members.reduce((total, i) => total + (column[i] || 0), 0)
             : null;
+        const rate = rateText(sum(replicas.rate));
         const queue = sum(replicas.waiting), first = at === 0;
         return el("section", {class: `stage${stage.name === limiting ? " limits" : ""}`, "aria-label": stage.name},
-            el("div", {class: "name"},
-                el("b", {}, stage.name + (stage.replicas.length > 1 ? ` × ${stage.replicas.length}` : "")),
-                stage.name === limiting ? el("span", {class: "limit"}, "limits the rate") : null),
-            el("div", {class: "rate"}, el("span", {}, el("b", {}, fixed(sum(replicas.rate), 1)), " /s"),
-                el("span", {title: "groups done"}, fixed(sum(replicas.done)))),
-            first && isNumber(live.in_flight)
-                ? el("div", {class: "fill"}, el("b", {}, fixed(live.in_flight)),
-                      ` in flight${run.in_flight_max ? ` of ${run.in_flight_max} allowed` : ""}`,
-                      el("div", {class: "note"}, members.length ? visible(replicas.state[members[0]]) : ""))
-                                                     : null,
-            first ? null
-                : stage.replicas.length > FLOW_ROWS
-                ? flowBars(members, live)
-                : stage.replicas.map(r => flowReplica(r, index.get(r.name), live, stage.replicas.length > 1)),
+            el("div", {class: "about"},
+                el("div", {class: "name"},
+                    el("b", {}, stage.name + (stage.replicas.length > 1 ? ` × ${stage.replicas.length}` : "")),
+                    stage.name === limiting ? el("span", {class: "limit"}, "limits the rate") : null),
+                el("div", {class: "rate"}, el("span", {}, el("b", {}, rate.split(" ")[0]), " ", rate.split(" ")[1] || ""),
+                    el("span", {title: "groups done"}, fixed(sum(replicas.done))))),
+            el("div", {class: "members"},
+                first && isNumber(live.in_flight)
+                    ? el("div", {class: "fill"}, el("b", {}, fixed(live.in_flight)),
+                          ` in flight${run.in_flight_max ? ` of ${fixed(run.in_flight_max)} allowed` : ""}`,
+                          el("div", {class: "note"}, members.length ? visible(replicas.state[members[0]]) : ""))
+                                                         : null,
+                first ? null
+                    : stage.replicas.length > FLOW_ROWS
+                    ? flowBars(members, live)
+                    : stage.replicas.map(r => flowReplica(r, index.get(r.name), live, stage.replicas.length > 1))),
             at + 1 < run.stages.length
                 ? el("span", {class: `queue${queue ? " some" : ""}`, title: "groups that wait for the next stage"},
                       fixed(queue))
@@ -51,11 +54,11 @@ function flowReplica(replica, i, live, numbered) {
         : isNumber(typical) ? duration(typical)
                             : "";
     return link(here.path, {...here.params, log: replica.name}, {
-        class: "replica",
+        class: numbered ? "replica numbered" : "replica",
         title: `${replica.name}${replica.machine ? " on " + replica.machine : ""}: its log`,
         anchor: "log"
     },
-        el("span", {class: "number"}, numbered ? replica.number : ""),
+        numbered ? el("span", {class: "number"}, replica.number) : null,
         history.length ? chartSpark(history) : flowBar(columns.busy[i]), el("b", {}, percent(columns.busy[i])),
         el("span", {class: "line"},
             el("span", {class: trouble ? "state bad" : "state"},
@@ -78,6 +81,7 @@ function flowBars(members, live) {
         const name = live.replicas.slow[i] && live.replicas.state[i] !== "silent" ? "slow" : live.replicas.state[i];
         states.set(name, (states.get(name) || 0) + 1);
     }
+    const bad = name => name === "silent" || name === "slow";
     return el("div", {class: "many"},
         el("div", {class: "bars"},
             members.map(i => link(here.path, {...here.params, log: live.replicas.name[i]}, {
@@ -88,8 +92,9 @@ function flowBars(members, live) {
             },
                             el("span", {css: {height: `${Math.max(4, (live.replicas.busy[i] || 0) * 100)}%`}})))),
         el("div", {}, "busy ", el("b", {}, percent(meanOf(members.map(i => live.replicas.busy[i]))))),
-        [...states].map(([name, count]) => el("div", {class: name === "silent" || name === "slow" ? "bad" : ""},
-                            name === "silent" || name === "slow" ? sign("warn") : null, `${count} ${visible(name)}`)));
+        [...states].sort((a, b) => bad(b[0]) - bad(a[0]) || b[1] - a[1])
+            .map(([name, count]) => el("div", {class: bad(name) ? "bad" : ""}, bad(name) ? [sign("warn"), " "] : null,
+                     `${fixed(count)} ${visible(name)}`)));
 }
 
 // What goes back from the last stage: weights and trained groups.

@@ -42,9 +42,10 @@ function duration(seconds) {
     if (seconds < 0.0995) return fixed(seconds * 1000) + " ms";
     if (seconds < 59.95) return fixed(seconds, 1) + " s";
     const whole = Math.round(seconds), pad = n => String(n).padStart(2, "0");
-    const minutes = Math.floor(whole / 60);
+    const minutes = Math.floor(whole / 60), hours = Math.floor(minutes / 60);
+    if (hours >= 48) return `${fixed(Math.floor(hours / 24))} d ${hours % 24} h`;
     return minutes < 60 ? `${minutes}:${pad(whole % 60)}`
-                        : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
+                        : `${hours}:${pad(minutes % 60)}:${pad(whole % 60)}`;
 }
 
 // Seconds as m:ss, of times that are minutes or hours.
@@ -53,12 +54,21 @@ function clockDuration(seconds) {
     return seconds < 60 ? "0:" + String(Math.ceil(seconds)).padStart(2, "0").replace("60", "59") : duration(seconds);
 }
 
+// A rate of groups, by the hour where it is below one in 10 s.
+function rateText(rate, unit = "") {
+    if (!isNumber(rate)) return ABSENT;
+    return rate > 0 && rate < 0.1 ? `${significant(rate * 3600, 2)} ${unit}/h` : `${fixed(rate, 1)} ${unit}/s`;
+}
+
 function plural(count, word) {
     return `${fixed(count)} ${word}${count === 1 ? "" : "s"}`;
 }
 
-function timeOfDay(seconds) {
-    return isNumber(seconds) ? new Date(seconds * 1000).toTimeString().slice(0, 8) : ABSENT;
+// The time of day; `dated`: with month and day in front.
+function timeOfDay(seconds, dated = false) {
+    if (!isNumber(seconds)) return ABSENT;
+    const time = new Date(seconds * 1000), pad = n => String(n).padStart(2, "0");
+    return (dated ? `${pad(time.getMonth() + 1)}-${pad(time.getDate())} ` : "") + time.toTimeString().slice(0, 8);
 }
 
 // ---- of arrays, in which null is absent ----

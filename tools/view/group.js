@@ -1,6 +1,7 @@
 "use strict";
 // One group: what the model saw, and all that it wrote, so that the eye lands where the completions part.
 
+const GROUP_TILE = 146;  // width of a frame in the list
 const GROUP_CUT = 20000; // UTF-16 units of a text that are shown at first
 const GROUP_FRAMES = 64; // frames that are shown at first
 const GROUP_SHADES = ["logprob", "reference", "none"], GROUP_LAYOUTS = ["below", "beside"],
@@ -206,6 +207,19 @@ function groupMeter(name, value, low, high, digits, text) {
         el("b", {}, text ?? (isNumber(value) && low < 0 ? signed(value, digits) : fixed(value, digits))));
 }
 
+// The numbers of completions, neighbours as a range: #1–3 #5.
+function groupNumbers(members) {
+    const runs = [];
+    for (const i of [...members].sort((a, b) => a - b)) {
+        const last = runs[runs.length - 1];
+        if (last && last[1] === i - 1)
+            last[1] = i;
+        else
+            runs.push([i, i]);
+    }
+    return runs.map(([from, to]) => from === to ? `#${from + 1}` : `#${from + 1}–${to + 1}`).join(" ");
+}
+
 function groupCard(one, shared, shade, scale, say) {
     const right = one.accuracy === 1,
           word = one.accuracy === null               ? "not scored"
@@ -225,9 +239,7 @@ function groupCard(one, shared, shade, scale, say) {
     return el("article", {class: "card" + kind},
         el("div", {class: "scores"},
             el("div", {class: "who"}, word + (one.members.length > 1 ? ` × ${one.members.length}` : ""),
-                el("span", {},
-                    one.members.length > 8 ? `#${one.members.slice(0, 8).map(i => i + 1).join(" #")} …`
-                                           : one.members.map(i => `#${i + 1}`).join(" "))),
+                el("span", {}, groupNumbers(one.members))),
             groupMeter("reward", one.total, Math.min(0, scale.low), scale.high, 2),
             groupMeter("advantage", one.advantage, -scale.advantage, scale.advantage, 2),
             groupMeter("likelihood", one.likelihood, 0, 1, 2),
@@ -261,23 +273,65 @@ function groupMedia(answer) {
                 el("p", {class: "empty"}, sign("off"), " The frames are not here",
                     known.why ? `: ${visible(known.why)}.` : "."),
                 about);
-        const times = Math.max(1, Math.floor(146 / medium.width)), width = Math.min(medium.width * times, 300);
-        const figures = Array.from({length: Math.min(medium.frames, GROUP_FRAMES)}, (_, n) => {
-            const address = apiFrame(medium.key, n), time = medium.timestamps ? medium.timestamps[n] : null;
+        const shown = Math.min(medium.frames, GROUP_FRAMES), {width, height} = groupFrameSize(medium, GROUP_TILE);
+        const figures = Array.from({length: shown}, (_, n) => {
+            const address = apiFrame(medium.key, n), time = groupFrameTime(medium, n);
             return el("figure", {},
-                address ? el("img", {
-                    src: address,
-                    width,
-                    height: Math.round(medium.height * width / medium.width),
-                    alt: `frame ${n + 1}`,
-                    loading: "lazy"
-                })
+                address ? el("button", {
+                    type: "button",
+                    id: `frame-${m}-${n}`,
+                    title: "enlarge",
+                    on: {click: () => groupFrameShow(medium, n, shown)}
+                },
+                              el("img", {src: address, width, height, alt: `frame ${n + 1}`, loading: "lazy"}))
                         : el("p", {class: "empty"}, "not in this file"),
-                isNumber(time) ? el("figcaption", {}, fixed(time, 2) + " s") : null);
+                time ? el("figcaption", {}, time) : null);
         });
-        return el("div", {}, el("div", {class: "frames"}, figures),
+        return el("div", {}, el("div", {class: medium.width > GROUP_TILE ? "frames small" : "frames"}, figures),
             medium.frames > GROUP_FRAMES ? el("p", {class: "note"}, `the first ${GROUP_FRAMES}`) : null, about);
     });
+}
+
+function groupFrameTime(medium, n) {
+    const time = medium.timestamps ? medium.timestamps[n] : null;
+    return isNumber(time) ? fixed(time, 2) + " s" : "";
+}
+
+// The size of a frame that may be `most` wide: a whole multiple of its own, or less where it is larger.
+function groupFrameSize(medium, most, tall = Infinity) {
+    const fits = Math.min(most / medium.width, tall / medium.height), times = fits >= 1 ? Math.floor(fits) : fits;
+    return {width: Math.round(medium.width * times), height: Math.round(medium.height * times)};
+}
+
+// A frame as large as the window allows. ← and → lead to the ones beside it.
+function groupFrameShow(medium, n, count) {
+    const dialog = document.getElementById("frame");
+    const {width, height} = groupFrameSize(medium, innerWidth - 80, innerHeight - 140);
+    const draw = to => {
+        n = to;
+        const focused = dialog.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+        const step = (by, text, name) => el("button", {
+            type: "button",
+            class: "icon",
+            "aria-label": name,
+            disabled: n + by < 0 || n + by >= count,
+            on: {click: () => draw(n + by)}
+        },
+            text);
+        const address = apiFrame(medium.key, n);
+        domReplace(dialog,
+            address ? el("img", {src: address, width, height, alt: `frame ${n + 1}`,
+                            class: width < medium.width ? "reduced" : null})
+                    : el("p", {class: "empty"}, "not in this file"),
+            el("div", {class: "controls"}, step(-1, "◂", "frame before"),
+                el("span", {}, `frame ${n + 1} of ${medium.frames}`, groupFrameTime(medium, n) ? ", " : "",
+                    groupFrameTime(medium, n)),
+                step(1, "▸", "frame after"),
+                el("button", {type: "button", class: "icon close", on: {click: () => dialog.close()}}, "close")));
+        if (focused) (dialog.querySelector(`[aria-label="${focused}"]:enabled`) || dialog.querySelector(".close")).focus();
+    };
+    draw(n);
+    dialog.showModal();
 }
 
 // The path of a medium, its last part.
@@ -299,9 +353,15 @@ function groupQuestion(group) {
     return cut > 0 ? text.slice(0, cut) : text;
 }
 
+function groupQuestionDraw(group) {
+    const text = groupQuestion(group);
+    return el("p", {class: text.length > 300 ? "question long" : "question", dir: "auto"}, textNodes(text, GROUP_CUT));
+}
+
 function groupOptions(answer) {
     const options = answer.group.prompt.options || [], letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    if (!options.length) return el("p", {}, "answer: ", el("b", {}, textNodes(answer.group.prompt.solution, 200)));
+    if (!options.length)
+        return el("p", {dir: "auto"}, "answer: ", el("b", {}, textNodes(answer.group.prompt.solution, 200)));
     const counts = new Map(), total = answer.chosen.length || 1;
     for (const letter of answer.chosen) counts.set(letter, (counts.get(letter) || 0) + 1);
     const accuracy = (answer.group.rewards || answer.group.scores || {}).accuracy || [];
@@ -312,7 +372,7 @@ function groupOptions(answer) {
     return el("div", {}, el("table", {class: "options"}, el("tbody", {}, options.map((option, i) => {
         const letter = letters[i], right = letter === answer.solution, count = counts.get(letter) || 0;
         return el("tr", {class: right ? "right" : "wrong"}, el("td", {}, letter),
-            el("td", {}, textNodes(option, 300), right ? " ✓" : ""),
+            el("td", {dir: "auto"}, textNodes(option, 300), right ? " ✓" : ""),
             el("td", {}, el("span", {class: "bar"}, el("span", {css: {width: `${count / total * 100}%`}}))),
             el("td", {class: "number"}, answer.chosen.length ? String(count) : ""));
     }))),
@@ -328,8 +388,8 @@ function groupSide(answer, query) {
     const group = answer.group, reference = group.reference, waits = Object.entries(answer.waits || {});
     const pair = (name, ...value) => [el("dt", {}, name), el("dd", {}, value)];
     const same = answer.same || [];
-    return el("aside", {class: "side"}, groupMedia(answer),
-        el("div", {}, el("p", {class: "question"}, textNodes(groupQuestion(group), GROUP_CUT)), groupOptions(answer)),
+    return [el("aside", {class: "side"}, el("div", {class: "media"}, groupMedia(answer)),
+        el("div", {}, groupQuestionDraw(group), groupOptions(answer)),
         same.length > 1
             ? el("div", {}, el("h3", {}, "The same sample"),
                   el("ul", {class: "same"},
@@ -339,9 +399,9 @@ function groupSide(answer, query) {
                                   ? el("b", {}, isNumber(other.step) ? `step ${other.step}` : textNodes(other.id, 20))
                                                                      : groupLink(other.id, query, {},
                                         isNumber(other.step) ? `step ${other.step}` : textNodes(other.id, 20)),
-                              cellsDraw(other.marks, other.marks.length), el("span", {}, fixed(other.reward, 2))))))
-                                               : null,
-        el("dl", {class: "pairs"},
+                              cellsDraw(other.marks, other.marks.length, groupHas(group)), el("span", {}, fixed(other.reward, 2))))))
+                                               : null),
+        el("aside", {class: "facts"}, el("dl", {class: "pairs"},
                                                pair("sample", group.sample_id === undefined ? ABSENT : textNodes(group.sample_id, 600)),
             group.prompt.problem_type ? pair("type", textNodes(group.prompt.problem_type, 60)) : null,
             isNumber(answer.prompt_tokens) ? pair("prompt", plural(answer.prompt_tokens, "token")) : null,
@@ -350,7 +410,7 @@ function groupSide(answer, query) {
                                                (group.media || [])
                                                    .map(m => pair("frame key", el("span", {title: m.key}, visible(m.key).slice(0, 12) + "…"))),
                                                waits.map(([stage, [waited, had]]) => pair(textNodes(stage, 40),
-                                                             `${duration(had)}${isNumber(waited) ? `, after ${duration(waited)} of waiting` : ""                                   }`))));
+                                                             `${duration(had)}${isNumber(waited) ? `, after ${duration(waited)} of waiting` : ""                                   }`))))];
 }
 
 // ---- the page ----
@@ -458,9 +518,9 @@ const groupPage = {
             ? el("p", {class: "problem"}, sign("warn"), " quarantined by ", textNodes(group.quarantine.stage, 60), ": ",
                   textNodes(group.quarantine.reason, 500))
             : null;
-        domReplace(view.main, el("div", {class: "title"}, el("h1", {}, textNodes(id, 120)), of ? el("span", {}, "of ", textNodes(of, 40)) : null, el("span", {}, facts.flatMap((fact, i) => i ? [", ", fact] : [fact])), answer.marks.length ? cellsDraw(answer.marks, answer.marks.length) : null, silent ? el("span", {}, "no signal: every advantage is 0") : null,
+        domReplace(view.main, el("div", {class: "title"}, el("h1", {}, textNodes(id, 120)), of ? el("span", {}, "of ", textNodes(of, 40)) : null, el("span", {}, facts.flatMap((fact, i) => i ? [", ", fact] : [fact])), answer.marks.length ? cellsDraw(answer.marks, answer.marks.length, groupHas(group)) : null, silent ? el("span", {}, "no signal: every advantage is 0") : null,
             el("span", {class: "right buttons"}, link("/groups", query, {class: "go", id: "to-list"}, "list"), step(siblings.previous, "◂", "previous"), siblings.place, step(siblings.next, "▸", "next"))),
-        el("div", {class: "group-page"}, groupSide(answer, query), el("div", {}, quarantine, completions.length ? [controls, el("div", {class: "cards " + present.layout}, completions.map((one, i) => groupCard(one, shared[i], present.shade, scale, say)))] : quarantine ? null : el("p", {class: "empty"}, "No completions yet."))));
+        el("div", {class: "group-page"}, groupSide(answer, query), el("div", {class: "texts-of"}, quarantine, completions.length ? [controls, el("div", {class: "cards " + present.layout}, completions.map((one, i) => groupCard(one, shared[i], present.shade, scale, say)))] : quarantine ? null : el("p", {class: "empty"}, "No completions yet."))));
         const cycle = (list, value, usable = () => true) => {
             for (let i = 1; i <= list.length; i++) {
                 const next = list[(list.indexOf(value) + i) % list.length];
@@ -484,6 +544,12 @@ const groupPage = {
         };
     },
 };
+
+// What its cells can show. It may be of another run than the page.
+function groupHas(group) {
+    const rewards = group.rewards || {}, scores = group.scores || {};
+    return {bonus: Boolean(rewards.bonus), format: Boolean(rewards.format || scores.formatted)};
+}
 
 function groupDeviation(values) {
     const mean = meanOf(values);

@@ -7,21 +7,21 @@ const groupsList = {
 }; // the last table: what [ and ] of a group walk along
 const GROUPS_KEYS = ["where", "text", "steps", "sort"];
 
-// Columns: name of a row's figure, heading, how it is written, from which width on it is left out (2: phone, 3:
-// narrow).
+// Columns: name of a row's figure, heading, how it is written, up to which width it is left out (2: phone, 3: tablet,
+// 4: narrow window).
 function groupsColumns(run) {
     const number = digits => value => fixed(value, digits);
     return [
         {key: "reward", title: "reward", text: number(3), has: run.has.rewards},
         {key: "std", title: "std", text: number(3), has: run.has.rewards},
-        {key: "bonus", title: "bonus", text: number(2), has: run.has.bonus, hide: 2},
+        {key: "bonus", title: "bonus", text: number(2), has: run.has.bonus, hide: 3},
         {key: "length", title: "tokens", text: number(1), has: true, hide: 2},
         {
             key: "surprise",
             title: "surprise",
             text: number(3),
             has: run.has.logprobs,
-            hide: 3,
+            hide: 4,
             hint: "mean over the tokens of −log p"
         },
         {
@@ -32,8 +32,8 @@ function groupsColumns(run) {
             hide: 2,
             hint: "of the answers under the reference, mean"
         },
-        {key: "lowest", title: "lowest log p", text: number(2), has: run.has.logprobs, hide: 3},
-        {key: "in_flight", title: "in flight", text: duration, has: run.has.rows, hide: 2},
+        {key: "lowest", title: "lowest log p", text: number(2), has: run.has.logprobs, hide: 4},
+        {key: "in_flight", title: "in flight", text: duration, has: run.has.rows, hide: 3},
     ].filter(column => column.has);
 }
 
@@ -146,7 +146,8 @@ function groupsHistogram(map, set) {
         set({steps: `${map.first[one]}-${map.step[two]}`});
     });
     return el("div", {class: "histogram"}, drawing,
-        el("div", {class: "ends"}, el("span", {}, fixed(map.first[0])), el("span", {}, "drag: only these steps"),
+        el("div", {class: "ends"}, el("span", {}, fixed(map.first[0])),
+            el("span", {class: "hint"}, "drag: only these steps"),
             el("span", {}, fixed(map.step[map.step.length - 1]))));
 }
 
@@ -191,7 +192,7 @@ function groupsTable(run, answer, params, set) {
                     el("td",
                         {class: "sample column-2", title: rows.sample[i] === null ? null : visible(rows.sample[i])},
                         rows.sample[i] === null ? ABSENT : textNodes(rows.sample[i], 60)),
-                    el("td", {class: "cut column-2"},
+                    el("td", {class: "cut column-2", dir: "auto"},
                         rows.question[i] === null ? ABSENT : textNodes(rows.question[i], 120)),
                     el("td", {},
                         rows.state[i] === "quarantined" ? el("span", {class: "note"}, sign("off"), " quarantined")
@@ -229,6 +230,7 @@ const groupsPage = {
     async draw(view) {
         const run = state.run, params = here.params, query = groupsQuery(params);
         const set = change => go("/groups", {...query, ...change}, {replace: true});
+        const before = Number(params.before) || 0; // rows before these
         let answer = null, map = null, error = null;
         try {
             [answer, map] = await Promise.all([
@@ -266,10 +268,13 @@ const groupsPage = {
                     ? groupsTable(run, answer, params, set)
                     : el("p", {class: "empty"}, answer.total ? "No group matches." : "There are no groups yet."));
             domReplace(foot,
+                answer.matched > answer.rows.id.length && answer.rows.id.length && answer.exact
+                    ? `${fixed(before + 1)} to ${fixed(before + answer.rows.id.length)} of ${fixed(answer.matched)}`
+                    : null,
                 params.after ? link("/groups", query, {class: "go", id: "first-rows"}, "from the first") : null,
                 answer.cursor && answer.exact
-                    ? link("/groups", {...query, after: answer.cursor}, {class: "go", id: "next-rows"},
-                          `the next ${Math.min(200, answer.matched)}`)
+                    ? link("/groups", {...query, after: answer.cursor, before: before + answer.rows.id.length},
+                          {class: "go", id: "next-rows"}, "the next ones")
                     : null);
         };
         say();

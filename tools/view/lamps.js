@@ -160,7 +160,7 @@ function lampFlow(run, live) {
     if (slow) parts.push(`${slow} slow`);
     return {
         lit: recent || slow > 0 || silent > 0 || live.state !== "running" && restarts > 0,
-        value: `${fixed(live.rate, 1)} /s`,
+        value: rateText(live.rate),
         text: parts.filter(Boolean).join("; ") || "no stage has reported",
         to: ["/trace", {}]
     };

@@ -13,7 +13,8 @@ const state = {
     live: null,
     shown: null,
     view: null,
-    failed: null
+    failed: null,
+    printing: false
 };
 
 const LIVE_SECONDS = 2, HISTORY_ROWS = 1800, EVENT_ROWS = 1000;
@@ -128,6 +129,12 @@ const STATES = {
     "not active": ["over", "not active"]
 };
 
+// How a run that is not active ended, by its events; null if they do not say.
+function runEnd(live) {
+    const last = live.events.filter(e => ["started", "stopped", "failed"].includes(e.kind)).pop();
+    return last && last.kind !== "started" ? [last.kind === "failed" ? "warn" : "over", last.kind] : null;
+}
+
 function headerDraw() {
     const run = state.run, live = state.live;
     const current = pageOf(here.path) === "group" ? "groups" : pageOf(here.path);
@@ -136,13 +143,15 @@ function headerDraw() {
             name => link(pageNamed(name).path, {}, {"aria-current": name === current ? "page" : null, id: "to-" + name},
                 pageNamed(name).title)));
     if (!run) return;
-    const [shape, word] =
-        state.failed ? ["off", "the viewer does not answer"] : STATES[live.state] || ["off", live.state];
+    const ended = live.state === "not active" ? runEnd(live) : null;
+    const [shape, word] = state.failed ? ["off", "the viewer does not answer"]
+        : ended                        ? ended
+                                       : STATES[live.state] || ["off", live.state];
     const share = live.total > 0 && isNumber(live.done) ? Math.min(1, live.done / live.total) : null;
     const finished = live.state !== "running" && isNumber(run.seconds) ? `in ${clockDuration(run.seconds)}` : null;
     domReplace(document.getElementById("status"),
         el("b", {class: "run", title: visible(run.path || "")}, textNodes(run.name, 40)),
-        el("span", {class: "state"}, sign(shape), word),
+        el("span", {class: word === "failed" ? "state bad" : "state"}, sign(shape), word),
         isNumber(live.step) ? el("span", {}, "step ", el("b", {}, fixed(live.step))) : null,
         share === null ? null : el("span", {class: "bar progress"}, el("span", {css: {width: `${share * 100}%`}})),
         isNumber(live.done) ? el("span", {}, el("b", {}, fixed(live.done)),
@@ -150,9 +159,16 @@ function headerDraw() {
                                                        : null,
         live.state === "running" && isNumber(live.rate)
             ? el("span", {class: "wide"},
-                  `${fixed(live.rate, 1)} groups/s${isNumber(live.left) ? `, ${clockDuration(live.left)} left` : ""}`)
+                  `${rateText(live.rate, "groups")}${isNumber(live.left) ? `, ${clockDuration(live.left)} left` : ""}`)
                                                                         : null,
         finished ? el("span", {class: "wide"}, finished) : null);
+    headerMeasure();
+}
+
+// The heads of tables stay below the header.
+function headerMeasure() {
+    document.documentElement.style.setProperty(
+        "--header", document.getElementById("header").offsetHeight + "px");
 }
 
 function footerDraw() {
@@ -181,8 +197,15 @@ function themeStart() {
     const follow = () => themeSet(chosen() || (system.matches ? "dark" : "light"));
     system.addEventListener("change", follow);
     follow();
-    addEventListener("beforeprint", () => themeSet("light"));
-    addEventListener("afterprint", follow);
+    const print = printing => () => {
+        state.printing = printing;
+        if (printing)
+            themeSet("light");
+        else
+            follow();
+    };
+    addEventListener("beforeprint", print(true));
+    addEventListener("afterprint", print(false));
 }
 
 function themeToggle() {
@@ -225,6 +248,12 @@ function keyPressed(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const dialog = document.getElementById("keys"),
           field = event.target.closest && event.target.closest("input, select, textarea");
+    const frame = document.getElementById("frame");
+    if (frame.open) {
+        const turn = {ArrowLeft: "before", ArrowRight: "after"}[event.key];
+        if (turn) frame.querySelector(`[aria-label="frame ${turn}"]`).click();
+        return;
+    }
     if (dialog.open) {
         if (event.key === "?") event.preventDefault(), dialog.close();
         return;
@@ -313,6 +342,7 @@ async function start() {
     addEventListener("resize", () => {
         if (innerWidth === width) return;
         width = innerWidth;
+        headerMeasure();
         if (state.shown && state.shown.redraw) state.shown.redraw();
     });
     try {

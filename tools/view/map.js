@@ -1,6 +1,7 @@
 "use strict";
 // Every group as a cell, in a column for each step or bin of steps. Ink is signal: groups that are all right are pale.
 
+const MAP_WIDEST = 40; // pixels of a column
 const MAP_CELLS = 16; // groups in a column that are still drawn one by one; more are shares of the column
 
 // The colour of groups with so many right completions of `size`; size + 1: without accuracy.
@@ -19,6 +20,11 @@ function mapRamp() {
         unscored: colour("grey2"),
         mixed: ["blue", "ramp2", "blue2", "ramp3", "blue3"].map(colour)
     };
+}
+
+// The first and the last step.
+function mapEnds(map) {
+    return [...new Set([map.first[0], map.step[map.step.length - 1]])].filter(isNumber);
 }
 
 function mapLegend(size) {
@@ -40,9 +46,9 @@ function mapDraw(map, {open}) {
 
     // The cells of a column from the bottom: all wrong first. [right completions, how many groups]
     const pile = i => map.counts[i].map((count, right) => [right, count]).filter(([, count]) => count > 0);
-    const columnWidth = () => (width - 4) / Math.max(1, map.step.length);
+    const columnWidth = () => Math.min(MAP_WIDEST, (width - 4) / Math.max(1, map.step.length));
     const draw = () => {
-        width = canvas.parentElement ? canvas.parentElement.clientWidth : 0;
+        width = canvasWidth(canvas);
         if (!width) return;
         const ramp = mapRamp(), step = columnWidth(), gap = step > 4 ? 1 : 0;
         canvasDraw(canvas, width, height, context => {
@@ -118,10 +124,9 @@ function mapDraw(map, {open}) {
     });
     return {
         element: el("div", {class: "map"}, canvas,
-            el("div", {class: "ends"},
-                map.step.length
-                    ? [el("span", {}, fixed(map.first[0])), el("span", {}, fixed(map.step[map.step.length - 1]))]
-                    : "no group yet")),
+            el("div", {class: "ends", css: {"max-width": `${map.step.length * MAP_WIDEST + 4}px`}},
+                mapEnds(map).map(step => el("span", {}, fixed(step)))),
+            map.step.length ? null : el("p", {class: "empty"}, "No group yet.")),
         draw
     };
 }

@@ -85,7 +85,8 @@ function overviewCurvesDraw(run, live, metrics) {
     const binned = metrics.step.some((s, i) => s !== metrics.first[i]);
     return el("section", {id: "learning"},
         heading("Learning",
-            metrics.step.length
+            metrics.step.length === 1 ? "one step so far"
+                : metrics.step.length
                 ? `line: mean of ${width} ${binned ? "bins" : "steps"}; thin: each ${
                       binned ? "bin, with its extremes" : "step"}; the number: mean of the last ${
                       plural(tenth, binned ? "bin" : "step")}, or under the pointer${marks.length ? "; ▲ restart" : ""}`
@@ -93,7 +94,7 @@ function overviewCurvesDraw(run, live, metrics) {
             span ? link("/", {...here.params, steps: null}, {class: "go", anchor: "learning", id: "all-steps"},
                        "all steps")
                 : metrics.step.length > 3
-                ? el("small", {class: "controls"}, "drag over a curve to see only these steps")
+                ? el("small", {class: "controls hint"}, "drag over a curve to see only these steps")
                 : null),
         charts.length ? el("div", {class: "charts"}, charts) : null,
         flat.length ? el("p", {class: "flat"}, el("span", {}, "unchanged in all steps:"),
@@ -128,7 +129,8 @@ function overviewMapDraw(run, map) {
 
 function overviewQuarantine(live, quarantine) {
     return el("section", {id: "quarantine"},
-        heading("Quarantine", isNumber(live.quarantined) ? `${fixed(live.quarantined)} of ${fixed(live.done)}` : ""),
+        heading("Quarantine",
+            isNumber(live.quarantined) && live.done ? `${fixed(live.quarantined)} of ${plural(live.done, "group")}` : ""),
         quarantine.length
             ? el("div", {class: "list"},
                   quarantine.map(
@@ -146,7 +148,10 @@ const NOTICES = 8; // that are shown at once
 function overviewNotices(run, live) {
     const events = live.events.filter(e => e.kind !== "quarantined").reverse(),
           lit = ["restarted", "slow", "disconnected", "failed"];
-    const row = e => el("li", {class: lit.includes(e.kind) ? "bad" : ""}, el("time", {}, timeOfDay(e.time)),
+    const dated = events.length > 1 && timeOfDay(events[0].time, true).slice(0, 5) !==
+            timeOfDay(events[events.length - 1].time, true).slice(0, 5);
+    const row = e => el("li", {class: lit.includes(e.kind) ? "bad" : ""},
+        el("time", {title: visible(new Date(e.time * 1000).toString())}, timeOfDay(e.time, dated)),
         sign(lit.includes(e.kind) ? "warn" : "off"), el("span", {}, textNodes(e.text, 300)));
     return el("section", {id: "notices"}, heading("Notices", "of the supervisor"),
         !run.has.events ? el("p", {class: "empty"}, "This run keeps no events.")
@@ -163,25 +168,60 @@ function overviewNotices(run, live) {
 
 function overviewLook(counts) {
     return el("section", {id: "look"}, heading("Look at these", "groups in which something says more than a mean"),
-        counts.length ? el("ul", {class: "look"},
-                            counts.map(c => el("li", {},
-                                           c.count === null ? el("span", {class: "count"}, ABSENT)
-                                                            : el("b", {class: "count"}, fixed(c.count)),
-                                           link("/groups", {where: c.where}, {class: "go"}, c.name))))
-                      : el("p", {class: "empty"}, "Nothing is scored."));
+        !counts.length                 ? el("p", {class: "empty"}, "Nothing is scored.")
+            : counts.every(c => !c.of) ? el("p", {class: "empty"}, "There are no groups yet.")
+                                       : el("ul", {class: "look"}, counts.map(overviewLookAt)));
 }
+
+// A count that leads to its groups. One that is not whole yet says so.
+function overviewLookAt(c) {
+    if (!c.count && c.whole)
+        return el("li", {class: "note"}, el("span", {class: "count"}, c.count === null ? ABSENT : "0"), c.name);
+    return el("li", {title: c.whole ? null : `of the ${fixed(c.scanned)} groups that were looked at so far`},
+        el("b", {class: "count"}, c.whole ? "" : "≥ ", fixed(c.count)),
+        link("/groups", {where: c.where}, {class: "go"}, c.name));
+}
+
+const OVERVIEW_ASKS = 5; // how often at most a count is asked for until it is whole
+
+async function overviewCount(filter, signal) {
+    let answer = null;
+    for (let i = 0; i < OVERVIEW_ASKS && !(answer && (answer.exact || !answer.cursor)); i++)
+        answer = await apiGet(
+            "/api/groups", {where: filter.where, limit: 0, after: answer && answer.cursor}, signal);
+    return {
+        ...filter,
+        count: answer.missing.length ? null : answer.matched,
+        whole: answer.exact || answer.missing.length > 0,
+        scanned: answer.scanned,
+        of: answer.total
+    };
+}
+
+let overviewSettingsAll = null; // whether the defaults are shown; null: where there is room
 
 function overviewSettings(run) {
     const stages = Object.entries(run.settings);
-    return el("section", {id: "settings"}, heading("Settings", "in grey: the default"),
-        stages.length
-            ? el("div", {class: "settings"},
-                  stages.map(([stage, keys]) => el("div", {}, el("h3", {}, textNodes(stage, 60)),
-                                 el("dl", {class: "pairs"},
-                                     Object.entries(keys).map(
-                                         ([key, [value, standard]]) => [el("dt", {}, textNodes(key, 60)),
-                                             el("dd", {class: standard ? "standard" : ""}, textNodes(value, 200))])))))
-            : el("p", {class: "empty"}, "There are none: this is not a run."));
+    if (!stages.length) return null;
+    const list = el("div", {class: "settings"},
+        stages.map(([stage, keys]) => el("div", {}, el("h3", {}, textNodes(stage, 60)),
+                       el("dl", {class: "pairs"},
+                           Object.entries(keys).map(([key, [value, standard]]) => [
+                               el("dt", {class: standard ? "standard" : ""}, textNodes(key, 60)),
+                               el("dd", {class: standard ? "standard" : ""}, pathNodes(value, 200))])))));
+    const button = el("button", {type: "button", class: "chip", id: "all-settings"});
+    const draw = () => {
+        const all = overviewSettingsAll ?? innerWidth > 820;
+        list.classList.toggle("given", !all);
+        button.textContent = all ? "hide the defaults" : "show the defaults";
+        button.setAttribute("aria-expanded", String(all));
+    };
+    button.addEventListener("click", () => {
+        overviewSettingsAll = !(overviewSettingsAll ?? innerWidth > 820);
+        draw();
+    });
+    draw();
+    return el("section", {id: "settings"}, heading("Settings", "in grey: the default", button), list);
 }
 
 async function overviewLog(view) {
@@ -209,8 +249,7 @@ const overviewPage = {
         let loaded = 0, map = null, data = null;
         const load = async () => {
             const span = overviewSpan(), zoomed = Object.keys(span).length > 0, columns = innerWidth < 820 ? 120 : 400;
-            const count = filter => apiGet("/api/groups", {where: filter.where, limit: 0},
-                view.signal).then(a => ({...filter, count: a.missing.length ? null : a.matched}));
+            const count = filter => overviewCount(filter, view.signal);
             const [metrics, all, answer, quarantine, log, ...counts] = await Promise.all([
                 apiGet("/api/metrics", {points: 400, ...span}, view.signal),
                 zoomed ? apiGet("/api/metrics", {points: 400}, view.signal) : null,

@@ -1,7 +1,8 @@
 "use strict";
 // When which stage had which group, and where the time of a group goes.
 
-const TRACE_LANE = 11, TRACE_LEFT = 86, TRACE_TOP = 58, TRACE_AXIS = 18, TRACE_LANES = 8;
+const TRACE_LANE = 11, TRACE_TOP = 58, TRACE_AXIS = 18, TRACE_LANES = 8;
+const TRACE_FONT = "11px sans-serif";
 
 function traceColours() {
     return Object.fromEntries(
@@ -38,9 +39,40 @@ function traceLanes(answer) {
         }
         const lanes = Math.max(1, first), at = top;
         top += lanes * TRACE_LANE + 8;
-        return {name, lanes, top: at, replicas: replicas.length};
+        return {name, lanes, top: at, replicas: traceReplicas(name)};
     });
     return {bars, stages, height: top + TRACE_AXIS};
+}
+
+// How many replicas a stage has.
+function traceReplicas(name) {
+    const stage = state.run.stages.find(s => s.name === name);
+    return stage ? stage.replicas.length : 1;
+}
+
+function traceLabel(stage) {
+    const name = visible(stage.name);
+    return (name.length > 14 ? name.slice(0, 13) + "…" : name) + (stage.replicas > 1 ? ` × ${stage.replicas}` : "");
+}
+
+// The ticks of a time axis from low to high, seconds since the start: [[time, text]].
+function traceTicks(low, high, count) {
+    const pad = n => String(n).padStart(2, "0"), rough = (high - low) / Math.max(1, count);
+    if (rough <= 0.5 || high < 120) {
+        const {ticks, digits} = chartTicks(low, high, count);
+        const clock = tick => { // minutes and seconds with their decimals
+            const rest = (tick % 60).toFixed(digits).padStart(digits ? digits + 3 : 2, "0");
+            return `${Math.floor(tick / 3600) ? Math.floor(tick / 3600) + ":" : ""}${
+                tick >= 3600 ? pad(Math.floor(tick / 60) % 60) : Math.floor(tick / 60)}:${rest}`;
+        };
+        return ticks.map(tick => [tick, high < 120 ? `${fixed(tick, digits)} s` : clock(tick)]);
+    }
+    const day = 86400, sizes = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200];
+    const size = sizes.find(s => s >= rough) || Math.ceil(rough / day) * day;
+    const text = tick => high < 2 * day ? duration(tick) : size >= day || tick % day === 0
+        ? `${Math.round(tick / day)} d`
+        : `${Math.floor(tick / day)} d ${Math.floor(tick % day / 3600)}:${pad(Math.floor(tick % 3600 / 60))}`;
+    return chartMultiples(low, high, size).map(tick => [tick, tick === 0 ? "0" : tick < 60 ? `${tick} s` : text(tick)]);
 }
 
 // The canvas: on top the whole run with the span, below the span with its lanes.
@@ -52,19 +84,19 @@ function traceCanvas(whole, answer, live, {setSpan, choose}) {
     });
     const laid = answer.bars ? traceLanes(answer) : {
         bars: [],
-        stages: answer.stages.name.map((name, i) => ({name, lanes: 2, top: TRACE_TOP + i * 30, replicas: 1})),
+        stages: answer.stages.name.map(
+            (name, i) => ({name, lanes: 2, top: TRACE_TOP + i * 30, replicas: traceReplicas(name)})),
         height: TRACE_TOP + answer.stages.name.length * 30 + TRACE_AXIS
     };
     const steps =
         new Map(answer.groups ? answer.groups.number.map((number, i) => [number, answer.groups.step[i]]) : []);
     const events = live.events.filter(e => ["restarted", "disconnected", "quarantined"].includes(e.kind));
-    let width = 0, chosen = null, selecting = null;
-    const x = time =>
-        TRACE_LEFT + (time - answer.from) / Math.max(1e-9, answer.to - answer.from) * (width - TRACE_LEFT - 6);
-    const overviewX = time =>
-        TRACE_LEFT + (time - whole.start) / Math.max(1e-9, whole.end - whole.start) * (width - TRACE_LEFT - 6);
-    const timeAt = px => answer.from + (px - TRACE_LEFT) / (width - TRACE_LEFT - 6) * (answer.to - answer.from);
-    const wholeAt = px => whole.start + (px - TRACE_LEFT) / (width - TRACE_LEFT - 6) * (whole.end - whole.start);
+    let width = 0, leftEdge = 0, chosen = null, selecting = null;
+    const inner = () => Math.max(1, width - leftEdge - 6);
+    const x = time => leftEdge + (time - answer.from) / Math.max(1e-9, answer.to - answer.from) * inner();
+    const overviewX = time => leftEdge + (time - whole.start) / Math.max(1e-9, whole.end - whole.start) * inner();
+    const timeAt = px => answer.from + (px - leftEdge) / inner() * (answer.to - answer.from);
+    const wholeAt = px => whole.start + (px - leftEdge) / inner() * (whole.end - whole.start);
 
     const drawWhole = (context, c) => {
         const rows = whole.stages.name.length, tall = Math.max(2, Math.floor(42 / Math.max(1, rows)));
@@ -92,12 +124,11 @@ function traceCanvas(whole, answer, live, {setSpan, choose}) {
             context.fillStyle = c.hair;
             context.fillRect(0, stage.top - 4, width, 1);
             context.fillStyle = c.soft;
-            context.fillText(
-                visible(stage.name).slice(0, 9) + (stage.replicas > 1 ? ` × ${stage.replicas}` : ""), 6, stage.top + 9);
+            context.fillText(traceLabel(stage), 6, stage.top + 9);
         }
         context.save();
         context.beginPath();
-        context.rect(TRACE_LEFT, 0, width - TRACE_LEFT, laid.height);
+        context.rect(leftEdge, 0, width - leftEdge, laid.height);
         context.clip();
         if (!answer.bars)
             answer.busy.share.forEach((pieces, row) => pieces.forEach((share, i) => {
@@ -119,8 +150,8 @@ function traceCanvas(whole, answer, live, {setSpan, choose}) {
                     : document.documentElement.dataset.theme === "dark" ? c.ink
                                                                         : (step % 2 ? "#0b1014" : c.ink);
                 context.font = "9px sans-serif";
-                context.fillText(String(step), Math.max(left, TRACE_LEFT) + 2, top + 8);
-                context.font = "11px sans-serif";
+                context.fillText(String(step), Math.max(left, leftEdge) + 2, top + 8);
+                context.font = TRACE_FONT;
             }
         }
         const way =
@@ -158,25 +189,26 @@ function traceCanvas(whole, answer, live, {setSpan, choose}) {
     };
     const drawAxis = (context, c) => {
         const low = answer.from - whole.start, high = answer.to - whole.start,
-              {ticks, digits} = chartTicks(low, high, Math.max(2, width / 150));
+              ticks = traceTicks(low, high, Math.max(2, width / (width < 500 ? 90 : 130)));
         context.textAlign = "center";
-        for (const tick of ticks) {
+        for (const [tick, text] of ticks) {
             const left = x(whole.start + tick);
-            if (left < TRACE_LEFT || left > width) continue;
+            if (left < leftEdge || left > width) continue;
             context.fillStyle = c.hair;
             context.fillRect(left, TRACE_TOP - 4, 1, laid.height - TRACE_TOP - TRACE_AXIS + 4);
             context.fillStyle = c.soft;
-            context.fillText(high < 120 ? `${fixed(tick, digits)} s` : clockDuration(tick), Math.min(left, width - 24),
-                laid.height - 6);
+            context.fillText(text, Math.min(left, width - context.measureText(text).width / 2 - 3), laid.height - 6);
         }
         context.textAlign = "left";
     };
     const draw = () => {
-        width = canvas.parentElement ? canvas.parentElement.clientWidth : 0;
+        width = canvasWidth(canvas);
         if (!width) return;
         canvasDraw(canvas, width, laid.height, context => {
             const c = traceColours();
-            context.font = "11px sans-serif";
+            context.font = TRACE_FONT;
+            const labels = ["whole run", ...laid.stages.map(traceLabel)].map(text => context.measureText(text).width);
+            leftEdge = Math.ceil(Math.max(...labels)) + 16;
             drawAxis(context, c);
             drawWhole(context, c);
             drawRows(context, c);
@@ -249,10 +281,15 @@ function tracePointer(canvas, t) {
     });
     canvas.addEventListener("pointerleave", tipHide);
     canvas.addEventListener("pointerdown", event => {
-        if (event.button !== 0 || event.pointerType === "touch") return;
+        if (event.button !== 0) return;
         const [px, py] = place(event);
         began = {px, above: py < TRACE_TOP - 6};
         canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener("pointercancel", () => {
+        began = null;
+        t.mark(null);
+        t.draw();
     });
     canvas.addEventListener("pointerup", event => {
         const [px, py] = place(event), start = began;
@@ -368,7 +405,7 @@ const tracePage = {
         };
         const line = el("p", {class: "trace-line"},
             answer.bars
-                ? "A click follows a group through all stages."
+                ? el("span", {class: "hint"}, "A click follows a group through all stages.")
                 : "Too many groups for bars: zoom in to see each. The height is the share of the time in which a stage had a group.");
         const drawn = traceCanvas(whole, answer, state.live,
             {setSpan, choose: (number, way) => domReplace(line, traceWay(answer, number, way))});
