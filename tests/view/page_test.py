@@ -110,7 +110,9 @@ def looks(page, server):
         page.media("print", "light")
         shown = page.evaluate("[...document.querySelectorAll('nav, .tools, .tabs, :not(td) > .chip')].filter(e => e.getClientRects().length).length")
         check(shown == 0, f"{name} printed: {shown} controls are shown")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
         check(page.evaluate("[...document.querySelectorAll('canvas')].every(e => Math.abs(e.clientWidth * e.height / e.width - e.clientHeight) < 2)"), f"{name} printed: a drawing is stretched")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
         if name == "compare":
             check(page.evaluate("[...document.querySelectorAll('td.sample')].every(e => e.innerText.trim())"), "compare printed: a sample has no name")
         check(page.evaluate("[...document.querySelectorAll('.answer')].every(e => getComputedStyle(e).maxHeight === 'none')"), f"{name} printed: texts are folded")
@@ -188,6 +190,13 @@ def keys(page, server):
     check(tip.startswith("token 2 of") and "log p" in tip, f"→ shows {tip!r}")
     press(page, "ArrowLeft")
     check(page.evaluate("document.getElementById('tip').textContent").startswith("token 1 of"), "← does not go back")
+    page.evaluate("document.getElementById('frame-0-1').click()")
+    press(page, "ArrowRight")
+    check("frame 3 of 4" in page.evaluate("document.getElementById('frame').textContent"), "→ does not lead to the next frame")
+    check(page.evaluate("document.querySelector('#frame img').width % 56") == 0, "a frame is not enlarged by a whole number")
+    page.press("Escape")
+    page.wait("!document.getElementById('frame').open")
+    check(at().startswith(GROUP), f"Escape from a frame leads to {at()}")
     open_page(page, server.address + "/")
     page.evaluate("document.querySelector('.chart').focus()")
     press(page, "ArrowLeft")
@@ -354,12 +363,30 @@ def states(browser_, folder):
 
 
 def live(page, server):
-    """What is open stays open while the run goes on; a viewer that is gone is said to be."""
+    """What is open stays open while the run goes on, also in Compare when another run than the first grows; a viewer that
+    is gone is said to be."""
     open_page(page, server.address + "/")
     page.evaluate("document.getElementById('quarantine-0').open = true")
     before = page.evaluate("state.live.seq")
     page.wait(f"state.live.seq > {before}", 30)
     check(page.evaluate("document.getElementById('quarantine-0').open"), "a new report closes what was open")
+    other = server.routes.source("before")
+    row = other.data.groups[-1]["row"]
+    page.evaluate("compareWatched.seconds = 0.1")
+    other.state = "not active"
+    server.routes.known.clear()
+    page.evaluate("go('/compare', {a: 'before', b: 'after'})")
+    page.wait("document.querySelector('tbody tr[data-id] button')")
+    page.evaluate("document.querySelector('tbody tr[data-id] button').click()")
+    page.wait("document.querySelector('.pair .text')")
+    row["step"] += 1
+    server.routes.known.clear()
+    try:
+        page.wait(f"document.querySelector('.filter .state').textContent.includes('running, step {row['step']}')", 30)
+        page.wait("document.querySelector('.pair .text')", 30)  # what was unfolded
+    finally:
+        row["step"], other.state = row["step"] - 1, "finished"
+        server.routes.known.clear()
     page.expected = ("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
     server.gone = True
     page.wait("document.getElementById('status').textContent.includes('does not answer')", 30)

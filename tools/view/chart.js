@@ -115,7 +115,8 @@ function chartCurve(chart) {
     if (!chart.second) drawing.append(svg("path", {class: "thin", d: chartLine(xs, mean.map(place))}));
     drawing.append(svg("path", {class: "thick", d: chartLine(xs, line.map(place))}));
     if (line.filter(isNumber).length === 1) // which no line shows
-        line.forEach((v, i) => isNumber(v) && drawing.append(svg("circle", {class: "point", cx: xs[i], cy: y(v), r: 2.6})));
+        line.forEach(
+            (v, i) => isNumber(v) && drawing.append(svg("circle", {class: "point", cx: xs[i], cy: y(v), r: 2.6})));
     if (chart.second)
         drawing.append(svg("path", {
             class: "thick other",

@@ -1,8 +1,7 @@
 "use strict";
 // Two runs, evaluations or files on the samples that both have.
 
-const COMPARE_ROWS = 25;    // that are shown at first
-const COMPARE_SECONDS = 10; // between two looks at what may have grown
+const COMPARE_ROWS = 25; // that are shown at first
 
 // What the reader has opened in the list, which the next drawing of the same list opens again.
 const compareOpen = {
@@ -15,7 +14,7 @@ const compareOpen = {
 function compareInterval(score) {
     const all = [score.a, score.b].filter(Boolean).flat().filter(isNumber);
     // From zero, so that a small difference does not look large.
-    const low = Math.min(0, minOf(all) ?? 0), high = low === 0 && maxOf(all) <= 1 ? 1 : Math.max(0, maxOf(all) ?? 1) * 1.1,
+    const low = Math.min(0, minOf(all) ?? 0), most = maxOf(all) ?? 1, high = low === 0 && most <= 1 ? 1 : Math.max(0, most) * 1.1,
           x = v => 8 + 144 * (high > low ? (v - low) / (high - low) : 0.5);
     const one = (values, name) => values ? [isNumber(values[1]) ? svg("line", {class: name, x1: x(values[1]), x2: x(values[2]), y1: 8, y2: 8}) : null, svg("circle", {class: name, cx: x(values[0]), cy: 8, r: 4})] : [];
     return svg("svg", {viewBox: "0 0 160 16", "aria-hidden": "true"},
@@ -106,7 +105,8 @@ function compareMatrix(answer, set) {
                                     : null)))),
                 el("tr", {}, el("th", {}, ""),
                     matrix.map((_, i) => el("th", {scope: "col"}, i === 0 ? "A 0" : String(i)))))),
-        el("p", {class: "note"}, "columns: right completions in A; rows: in B", el("span", {class: "hint"}, "; click a cell")));
+        el("p", {class: "note"}, "columns: right completions in A; rows: in B",
+            el("span", {class: "hint"}, "; click a cell")));
 }
 
 function compareChanges(answer) {
@@ -177,6 +177,7 @@ function compareList(answer, view) {
                     class: "chip",
                     "aria-expanded": "false",
                     title: "the texts of both",
+                    id: "sample-" + i,
                     on: {click: () => toggle(row)}
                 },
                     textNodes(sample, 30))),
@@ -318,20 +319,27 @@ function compareState(run, grown) {
     if (run.kind !== "run") return null;
     const [shape, word] = grown || run.state === "running" ? STATES.running : STATES[run.state] || ["off", run.state];
     return el("span", {class: "state"}, sign(shape), ` ${word}${
-        isNumber(run.last_step) ? `, step ${fixed(run.last_step)}` : ""}`);
+        isNumber(run.last_step) && run.has.trains ? `, step ${fixed(run.last_step)}` : ""}`);
 }
+
+const compareWatched = {
+    seconds: 10, // between two looks at what may have grown
+    names: null,
+    grown: []
+}; // which of the two had grown when the page was drawn again
 
 // Draws the page again when a run has grown. Of a run that is over nothing is asked.
 async function compareWatch(a, b, runs, view) {
     const over = run => run.kind !== "run" || run.state === "finished";
     while (!api.file && !(over(runs[0]) && over(runs[1]))) {
-        await new Promise(resolve => setTimeout(resolve, COMPARE_SECONDS * 1000));
+        await new Promise(resolve => setTimeout(resolve, compareWatched.seconds * 1000));
         if (view.signal.aborted) return;
         if (document.hidden) continue;
         try {
-            const now = await compareAsk(a, b, view), grown = now.map((run, i) => compareMark(run) !== compareMark(runs[i]));
+            const now = await compareAsk(a, b, view);
+            const grown = now.map((run, i) => compareMark(run) !== compareMark(runs[i]));
             if (!grown.some(Boolean)) continue;
-            compareWatched = {names: [a, b].join("\n"), grown};
+            Object.assign(compareWatched, {names: [a, b].join("\n"), grown});
             return show(null, true);
         } catch (error) {
             if (error.name === "AbortError") return;
@@ -339,8 +347,6 @@ async function compareWatch(a, b, runs, view) {
         }
     }
 }
-
-let compareWatched = null; // which of the two had grown when the page was drawn again
 
 const comparePage = {
     title: "Compare",
@@ -364,8 +370,8 @@ const comparePage = {
                 names.map(name => el("option", {value: name, selected: name === value}, visible(name).slice(0, 60)))));
         const [answer, runs] = await Promise.all(
             [apiGet("/api/compare", {a, b, cell, limit: 200}, view.signal), compareAsk(a, b, view)]);
-        const watched = compareWatched && compareWatched.names === [a, b].join("\n") ? compareWatched.grown : [];
-        compareWatched = null;
+        const watched = compareWatched.names === [a, b].join("\n") ? compareWatched.grown : [];
+        compareWatched.names = null;
         compareWatch(a, b, runs, view);
         const size = answer.a.size === answer.b.size ? `${plural(answer.a.size, "completion")} each`
                                                      : `${answer.a.size} and ${answer.b.size} completions each`;

@@ -309,7 +309,8 @@ function groupFrameShow(medium, n, count) {
     const {width, height} = groupFrameSize(medium, innerWidth - 80, innerHeight - 140);
     const draw = to => {
         n = to;
-        const focused = dialog.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+        const focused =
+            dialog.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
         const step = (by, text, name) => el("button", {
             type: "button",
             class: "icon",
@@ -328,7 +329,8 @@ function groupFrameShow(medium, n, count) {
                     groupFrameTime(medium, n)),
                 step(1, "▸", "frame after"),
                 el("button", {type: "button", class: "icon close", on: {click: () => dialog.close()}}, "close")));
-        if (focused) (dialog.querySelector(`[aria-label="${focused}"]:enabled`) || dialog.querySelector(".close")).focus();
+        if (focused)
+            (dialog.querySelector(`[aria-label="${focused}"]:enabled`) || dialog.querySelector(".close")).focus();
     };
     draw(n);
     dialog.showModal();

@@ -139,16 +139,20 @@ function traceCanvas(whole, answer, live, {setSpan, choose}) {
                 context.fillRect(x(time), laid.stages[row].top + 21 - tall,
                     Math.max(1, x(time + answer.busy.width) - x(time)), tall);
             }));
+        let filled = null;
         for (const bar of laid.bars) {
             const left = x(bar.from), wide = Math.max(1.5, x(bar.to) - left),
                   top = laid.stages[bar.stage].top + bar.lane * TRACE_LANE, step = steps.get(bar.number);
             const mine = chosen !== null && bar.number === chosen;
-            context.fillStyle = mine ? c.ink : (step ?? bar.number) % 2 ? c.blue2 : c.blue3;
+            const shade = mine ? c.ink : (step ?? bar.number) % 2 ? c.blue2 : c.blue3;
+            if (left > width || left + wide < leftEdge) continue;
+            if (shade !== filled) context.fillStyle = filled = shade;
             context.fillRect(left, top, wide, TRACE_LANE - 2);
             if (wide > 24 && isNumber(step)) {
                 context.fillStyle = mine                                ? c.panel
                     : document.documentElement.dataset.theme === "dark" ? c.ink
                                                                         : (step % 2 ? "#0b1014" : c.ink);
+                filled = null;
                 context.font = "9px sans-serif";
                 context.fillText(String(step), Math.max(left, leftEdge) + 2, top + 8);
                 context.font = TRACE_FONT;
@@ -373,6 +377,23 @@ function traceWay(answer, number, way) {
     ];
 }
 
+// The trace of the whole run, which every zoom shows on top. While the run goes on it is asked for again now and then.
+const traceWhole = {
+    answer: null,
+    asked: 0
+};
+
+const TRACE_KEPT = 10; // seconds
+
+async function traceWholeGet(view) {
+    const old = performance.now() - traceWhole.asked > TRACE_KEPT * 1000;
+    if (!traceWhole.answer || old && state.live.state !== "finished") {
+        traceWhole.answer = await apiGet("/api/trace", {}, view.signal);
+        traceWhole.asked = performance.now();
+    }
+    return traceWhole.answer;
+}
+
 const tracePage = {
     title: "Trace",
     path: "/trace",
@@ -380,7 +401,7 @@ const tracePage = {
         const params = here.params, span = {from: params.from, to: params.to},
               zoomed = Boolean(params.from || params.to);
         const [whole, part] = await Promise.all(
-            [apiGet("/api/trace", {}, view.signal), zoomed ? apiGet("/api/trace", span, view.signal) : null]),
+            [traceWholeGet(view), zoomed ? apiGet("/api/trace", span, view.signal) : null]),
                       answer = part || whole;
         const length = whole.end - whole.start;
         if (!(length > 0) || !answer.stages.name.length) {
@@ -427,7 +448,6 @@ const tracePage = {
                 el("section", {}, heading("Where the time of a group goes", zoomed ? "this span" : "whole run"),
                     traceTimes(answer)),
                 el("section", {}, heading("Stages", zoomed ? "this span" : "whole run"), traceStages(answer))));
-        drawn.draw();
         return {
             redraw: drawn.draw,
             keys: {w: zoom(0.5), s: zoom(2), a: shift(-0.3), d: shift(0.3), 0: () => go("/trace", {}, {replace: true})}
