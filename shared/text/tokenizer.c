@@ -171,17 +171,13 @@ void tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t coun
     }
 }
 
-void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                           struct buf *out) {
+// Appends bytes as UTF-8, and drops spaces as clean_up_tokenization of transformers: one replacement after the other.
+static void tokenizer_append_text(const struct tokenizer *t, const char *bytes, size_t size, struct buf *out) {
     static const char *const replaced[][2] = {{" .", "."},     {" ?", "?"},     {" !", "!"},   {" ,", ","},
                                               {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"},
                                               {" 've", "'ve"}, {" 're", "'re"}};
-    struct buf raw = {0};
     const size_t from = out->size;
-    tokenizer_decode(t, ids, count, skip_special, &raw);
-    utf8_replace(raw.data, raw.size, out);
-    buf_release(&raw);
-    // Drops spaces as clean_up_tokenization of transformers: one replacement after the other.
+    utf8_replace(bytes, size, out);
     for (size_t i = 0; t->clean_up_spaces && i < sizeof replaced / sizeof *replaced; i++) {
         const char *old = replaced[i][0], *new = replaced[i][1];
         const size_t old_size = strlen(old), new_size = strlen(new);
@@ -198,6 +194,38 @@ void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t
         out->size = kept;
     }
     if (out->data) out->data[out->size] = 0;
+}
+
+void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                           struct buf *out) {
+    struct buf raw = {0};
+    tokenizer_decode(t, ids, count, skip_special, &raw);
+    tokenizer_append_text(t, raw.data, raw.size, out);
+    buf_release(&raw);
+}
+
+void tokenizer_decode_next(const struct tokenizer *t, struct tokenizer_rest *rest, int64_t id, struct buf *out) {
+    static const char inner[] = {' ', '\'', 'n', 'v', 'r'}; // of what is replaced, the last characters aside
+    struct buf *bytes = &rest->bytes;
+    size_t end = 0;
+    tokenizer_decode(t, &id, 1, true, bytes);
+    while (end < bytes->size) {
+        const int step = utf8_step(bytes->data + end, bytes->size - end);
+        const size_t size = (size_t)abs(step);
+        if (step < 0 && end + size == bytes->size) break; // may be the beginning of a character
+        end += size;
+    }
+    // No replacement goes over the place behind another character: it would be the one before the last, or earlier.
+    while (t->clean_up_spaces && end && memchr(inner, bytes->data[end - 1], sizeof inner)) end--;
+    if (!end) return;
+    tokenizer_append_text(t, bytes->data, end, out);
+    memmove(bytes->data, bytes->data + end, bytes->size - end);
+    bytes->size -= end;
+}
+
+void tokenizer_decode_end(const struct tokenizer *t, struct tokenizer_rest *rest, struct buf *out) {
+    tokenizer_append_text(t, rest->bytes.data, rest->bytes.size, out);
+    buf_clear(&rest->bytes);
 }
 
 int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *token) {

@@ -53,6 +53,19 @@ void tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t coun
 void tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
                            struct buf *out);
 
+// Bytes of tokens that tokenizer_decode_next has not decoded yet. A zeroed struct is empty; buf_release frees it.
+struct tokenizer_rest {
+    struct buf bytes;
+};
+
+// Takes the next token of a text, and appends as much of what tokenizer_decode_utf8 makes of all tokens together,
+// without special ones, as no further token can change. The rest is kept: the beginning of a character, and where
+// spaces are dropped also what may be the beginning of a space with punctuation.
+void tokenizer_decode_next(const struct tokenizer *t, struct tokenizer_rest *rest, int64_t id, struct buf *out);
+
+// The text ends: appends what was kept.
+void tokenizer_decode_end(const struct tokenizer *t, struct tokenizer_rest *rest, struct buf *out);
+
 // Returns the id of a token by its text ("<|im_end|>"), -1 if there is none.
 int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *token);
 

@@ -172,7 +172,45 @@ exec 11>&- 12>&- 13>&- 14>&- # the clients go away, and there is room again
 has_room() { say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key" | grep -q '^HTTP/1.1 200 '; }
 wait_until 30 has_room || fail "clients that went away keep their rows"
 
+# A medium that takes long, a file whose content does not end until the test shortens it, does not delay others: a stream
+# goes on, and requests that came later are answered. Those who go away meanwhile leave room for others.
+slow() { truncate -s "$1" "$work/slow/clip.mp4"; }
+mkdir "$work/slow"
+slow 1T
+kill $server && wait $server || fail "the server ends with $?: $(cat "$work/key.err")"
+serve slow "$work/model" --api-key-file "$work/key" --rows 2 --queue 2 --max-new-tokens 200000 --media-root "$work/slow"
+begin 11 200000
+head -c 300 <&11 >/dev/null
+watch="{\"model\":\"start\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"video_url\",\"video_url\":{\"url\":\"clip.mp4\"}}]}]}"
+say POST /v1/chat/completions "$watch" "$json" "$key" >"$work/watched" & watcher=$!
+is_open() { ls -l "/proc/$server/fd" 2>/dev/null | grep -q "$work/slow/clip.mp4"; }
+wait_until 60 is_open || fail "the clip is not read: $(cat "$work/watched" "$work/slow.err")"
+timeout 120 head -c 100000 <&11 >"$work/meanwhile"
+[ "$(grep -c '^data: ' "$work/meanwhile")" -gt 100 ] || fail "the stream does not go on: $(tail -c 300 "$work/meanwhile")"
+say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key" | grep -q '^HTTP/1.1 200 ' || fail "a later request is not answered"
+kill -0 $watcher && [ ! -s "$work/watched" ] || fail "the clip was not slow: $(cat "$work/watched")"
+for fd in 12 13; do
+    eval "exec $fd<>/dev/tcp/127.0.0.1/$port"
+    printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:%s\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s' "$port" "$json" "$key" ${#watch} "$watch" >&$fd
+done
+is_full() { say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key" | grep -q '^HTTP/1.1 503 '; }
+wait_until 30 is_full || fail "more requests wait than --rows and --queue allow"
+exec 11>&- 12>&- 13>&-
+slow 0
+wait $watcher
+grep -q '^HTTP/1.1 400 ' "$work/watched" && grep -q 'clip.mp4: ' "$work/watched" || fail "not refused: $(cat "$work/watched")"
+wait_until 30 has_room || fail "clients that went away keep their rows"
+slow 1T
+say POST /v1/chat/completions "$watch" "$json" "$key" >"$work/watched" & watcher=$!
+wait_until 60 is_open || fail "the clip is not read: $(cat "$work/watched" "$work/slow.err")"
+kill $server
+wait $watcher
+grep -q '^HTTP/1.1 503 ' "$work/watched" && grep -q 'the server is ending' "$work/watched" || fail "not refused: $(cat "$work/watched")"
+slow 0
+wait $server || fail "the server ends with $?: $(cat "$work/slow.err")"
+
 # SIGTERM: what is under way is finished, and what waits is refused.
+serve end "$work/model" --api-key-file "$work/key" --rows 1 --queue 2 --max-new-tokens 200000
 begin 11 6000
 head -c 200 <&11 >"$work/under-way"
 begin 12 10
@@ -182,10 +220,15 @@ kill $server
 cat <&13 >"$work/waiting"
 cat <&11 >>"$work/under-way"
 cat <&12 >"$work/computed"
-wait $server || fail "the server ends with $?: $(cat "$work/key.err")"
+wait $server || fail "the server ends with $?: $(cat "$work/end.err")"
 grep -q 'finish_reason":"length"' "$work/under-way" && grep -q '^data: \[DONE\]' "$work/under-way" || fail "not finished: $(tail -c 1000 "$work/under-way")"
-cat "$work/computed" "$work/waiting" >"$work/both" # whichever came first
-grep -q '^data: \[DONE\]' "$work/both" || fail "not finished: $(cat "$work/both")"
-grep -q '^HTTP/1.1 503 ' "$work/both" && grep -q 'the server is ending' "$work/both" || fail "not refused: $(cat "$work/both")"
+for file in computed waiting; do # whichever came first may have been taken, and is finished then
+    if grep -q '^HTTP/1.1 200 ' "$work/$file"; then
+        grep -q '^data: \[DONE\]' "$work/$file" || fail "not finished: $(cat "$work/$file")"
+    else
+        grep -q '^HTTP/1.1 503 ' "$work/$file" && grep -q 'the server is ending' "$work/$file" || fail "not refused: $(cat "$work/$file")"
+    fi
+done
+grep -q '^HTTP/1.1 503 ' "$work/computed" "$work/waiting" || fail "none was refused: $(cat "$work/computed" "$work/waiting")"
 expect 64 'say with --host' "$bin/caravan" serve $model --listen 0.0.0.0:0
 expect 65 'no key' "$bin/caravan" serve $model --listen 127.0.0.1:0 --api-key-file /dev/null

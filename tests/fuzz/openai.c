@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct openai_refusal refusal;
     struct chat_prompt prompt;
     struct arena arena = {0};
-    struct buf text = {0}, error = {0};
+    struct buf text = {0}, error = {0}, bytes = {0};
     buf_append(&text, data, size);
     chat_prompt_init(&prompt);
     status result = openai_parse(&request, &arena, (struct string){text.data, text.size}, &limits, &refusal);
@@ -22,6 +22,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         openai_print_error(&error, refusal.code, refusal.param, refusal.name, fail_text());
         fuzz_must(utf8_valid(error.data, error.size));
     }
+    if (chat_decode_base64((struct string){text.data, text.size}, &bytes))
+        fuzz_must(bytes.size && bytes.size <= size / 4 * 3);
+    buf_release(&bytes);
     buf_release(&error);
     buf_release(&text);
     chat_prompt_release(&prompt);

@@ -50,6 +50,24 @@ static void assert_text(struct json *expected, const struct buf *got) {
     if (got->size) assert_memory_equal(json_text(expected), got->data, got->size);
 }
 
+// Token by token the text is the same as at once, all of it is UTF-8, and only what may still change is kept.
+static void check_decoded_piecewise(const struct tokenizer *t, const struct token_list *tokens) {
+    SCOPED(struct buf, buf_release) whole = {0}, text = {0};
+    struct tokenizer_rest rest = {0};
+    tokenizer_decode_utf8(t, tokens->data, tokens->count, true, &whole);
+    for (size_t i = 0; i < tokens->count; i++) {
+        const size_t sent = text.size;
+        tokenizer_decode_next(t, &rest, tokens->data[i], &text);
+        assert_true(utf8_valid(text.data + sent, text.size - sent));
+        for (size_t at = 0; at + 3 < rest.bytes.size; at++) // a character has 4 bytes at most
+            assert_non_null(strchr(" 'nvr", rest.bytes.data[at]));
+    }
+    tokenizer_decode_end(t, &rest, &text);
+    assert_int_equal(text.size, whole.size);
+    if (whole.size) assert_memory_equal(text.data, whole.data, whole.size);
+    buf_release(&rest.bytes);
+}
+
 static void check_decoded(const struct tokenizer *t, struct json *row) {
     struct json *list = at(row, "tokens");
     struct token_list tokens = {0};
@@ -60,6 +78,7 @@ static void check_decoded(const struct tokenizer *t, struct json *row) {
     buf_clear(&text);
     tokenizer_decode_utf8(t, tokens.data, tokens.count, true, &text);
     assert_text(at(row, "skipped"), &text);
+    check_decoded_piecewise(t, &tokens);
     token_list_release(&tokens);
 }
 
@@ -197,6 +216,38 @@ TEST(tokens_know_their_bytes) {
     assert_null(tokenizer_piece(t, tokenizer_vocab_size(t), &size));
     assert_int_equal(tokenizer_token_to_id(t, "<|no such|>"), -1);
     assert_int_equal(tokenizer_encode(t, "\xFF", 1, &tokens), DATAERR);
+}
+
+// Appends random tokens: of the whole vocabulary, or only those that are one of the texts.
+static void append_random(const struct tokenizer *t, uint32_t seed, const char *const *texts, struct token_list *out) {
+    for (size_t i = 0, count = 0; i < 4000 && count < 60; i++) {
+        seed = seed * 1664525 + 1013904223;
+        const int64_t id = (int64_t)(seed >> 8) % tokenizer_vocab_size(t);
+        size_t size;
+        const char *piece = tokenizer_piece(t, id, &size);
+        bool wanted = !texts;
+        for (size_t k = 0; texts && texts[k] && piece; k++)
+            wanted = wanted || (size == strlen(texts[k]) && !memcmp(piece, texts[k], size));
+        if (wanted) token_list_append(out, id);
+        count += wanted;
+    }
+}
+
+TEST(text_that_is_decoded_token_by_token_is_the_same) {
+    // ModernBERT's drops spaces. These tokens are all that it looks for, and the bytes of characters of 2 to 4 bytes.
+    static const char *const texts[] = {" ",    ".",    "?",    "!",  ",",    "'",    "n",    "t",    "m",
+                                        "s",    "v",    "e",    "r",  "'s",   "\xC3", "\xA4", "\xE2", "\x82",
+                                        "\xAC", "\xF0", "\x9F", "  ", "\xE5", "\xFF", NULL};
+    for (int i = 0; i < 2; i++) {
+        SCOPED(struct tokenizer *, tokenizer_free) t = NULL;
+        MUST(tokenizer_open(&t, i ? DIRECTORY "modernbert" : DIRECTORY "plain"));
+        for (uint32_t seed = 0; seed < 400; seed++) {
+            SCOPED(struct token_list, token_list_release) tokens = {0};
+            append_random(t, seed, seed % 4 ? texts : NULL, &tokens);
+            assert_true(tokens.count > 10);
+            check_decoded_piecewise(t, &tokens);
+        }
+    }
 }
 
 // Returns the CPU seconds for a word of `count` times one character, or of mixed letters if `letter` is 0.

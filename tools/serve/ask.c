@@ -211,7 +211,7 @@ static status ask_answer(struct ask *ask) {
     for (size_t t = 0; t < generated->count; t++)
         if (!isfinite(generated->logprobs[t]))
             return fail(DATAERR, "the log-probability of token %zu is not finite", t);
-    ask_print(ask, chat_text_end(&ask->text));
+    ask_print(ask, chat_text_end(&ask->text, chat->model->input.tokenizer, NULL, 0));
     ask_print(ask, string_of("\n"));
     stage_input_set_completions(&chat->model->input, group, generated, count);
     if (!ask->out) {

@@ -124,6 +124,7 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
     bool random = false;
     NEW(out, 1);
     struct chat *chat = *out;
+    pthread_mutex_init(&chat->lock, NULL);
     TRY(chat_find_model(chat, arena_strndup(&chat->arena, name, strlen(name))));
     if (!chat->pipeline && settings && chat_is_run(chat, settings)) TRY(chat_read_run(chat, settings));
     const struct rollout_options *rollout = chat_stage_options(chat, "rollout");
@@ -152,6 +153,7 @@ void chat_close(struct chat **chat) {
     if (!closing) return;
     generator_free(&closing->generator); // before the model
     stage_model_close(closing->model);
+    pthread_mutex_destroy(&closing->lock);
     options_release(&closing->frames);
     pipeline_free(&closing->pipeline);
     arena_release(&closing->arena);
@@ -173,9 +175,9 @@ void chat_prompt_init(struct chat_prompt *prompt) {
 
 void chat_prompt_release(struct chat_prompt *prompt) {
     for (size_t i = 0; i < prompt->frames_count; i++) buf_release(&prompt->frames[i].record);
-    for (size_t i = 0; i < prompt->data_count; i++) buf_release(&prompt->data[i]);
     free(prompt->frames);
     free(prompt->data);
+    stage_input_release(&prompt->input); // before the group
     group_free(&prompt->group);
     *prompt = (struct chat_prompt){0};
 }
@@ -208,13 +210,37 @@ void chat_set_medium(struct chat_prompt *prompt, struct part *part, bool video, 
 // A medium that is no file is named so in the group, with its number.
 static const char chat_data_name[] = "data:";
 
-void chat_set_data(struct chat_prompt *prompt, struct part *part, bool video, struct buf *data) {
+void chat_set_data(struct chat_prompt *prompt, struct part *part, bool video, struct string base64) {
     char name[32];
     snprintf(name, sizeof name, "%s%zu", chat_data_name, prompt->data_count);
     GROW(&prompt->data, prompt->data_count);
-    prompt->data[prompt->data_count++] = *data;
-    *data = (struct buf){0};
+    prompt->data[prompt->data_count++] = base64;
     chat_set_medium(prompt, part, video, name);
+}
+
+static int chat_base64_digit(char c) {
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+bool chat_decode_base64(struct string text, struct buf *out) {
+    if (!text.size || text.size % 4) return false;
+    for (size_t at = 0; at < text.size; at += 4) {
+        const char *digits = text.data + at;
+        const bool last = at + 4 == text.size;
+        const int padding = !last || digits[3] != '=' ? 0 : digits[2] == '=' ? 2 : 1;
+        uint32_t bits = 0;
+        for (int i = 0; i < 4; i++) {
+            const int digit = i < 4 - padding ? chat_base64_digit(digits[i]) : 0;
+            if (digit < 0) return false;
+            bits = bits << 6 | (uint32_t)digit;
+        }
+        const char bytes[] = {(char)(bits >> 16), (char)(bits >> 8), (char)bits};
+        buf_append(out, bytes, (size_t)(3 - padding));
+    }
+    return true;
 }
 
 // *path, in the arena = where a medium can be opened; *fd = what is to be closed then, -1: nothing.
@@ -230,12 +256,18 @@ static status chat_open_medium(const struct chat *chat, const struct chat_prompt
             return fail(BAD_SAMPLE, "there is no such file below the media root");
         return OK;
     }
-    const struct buf *data = &prompt->data[strtoull(name.data + length, NULL, 10)];
+    const struct string base64 = prompt->data[strtoull(name.data + length, NULL, 10)];
+    struct buf data = {0};
+    status result;
+    TRY_TO(result, done, buf_reserve_large(&data, base64.size / 4 * 3));
+    if (!chat_decode_base64(base64, &data)) TRY_TO(result, done, fail(BAD_SAMPLE, "%s: this is not base64", name.data));
     *fd = memfd_create("medium", MFD_CLOEXEC);
-    if (*fd < 0 || !fd_write_all(*fd, data->data, data->size))
-        return fail(UNAVAILABLE, "%s: %s", name.data, strerror(errno));
+    if (*fd < 0 || !fd_write_all(*fd, data.data, data.size))
+        TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", name.data, strerror(errno)));
     *path = arena_printf(arena, "/proc/self/fd/%d", *fd);
-    return OK;
+done:
+    buf_release(&data);
+    return result;
 }
 
 // Decodes a medium, unless the prompt has its frames already, and describes it in the group.
@@ -297,80 +329,65 @@ status chat_prepare(struct chat *chat, struct chat_prompt *prompt) {
         return fail(BAD_SAMPLE, "prompt too long: its media alone have more tokens than max_prompt_tokens, %lld",
                     (long long)chat->max_prompt_tokens);
     group->prompt_tokens = (struct int_array){0};
+    stage_input_release(&prompt->input);
+    pthread_mutex_lock(&chat->lock);
     chat->prompt = prompt;
-    result = stage_input_open(&chat->model->input, group, INPUT_PROMPT, &input);
-    if (result == OK && (int64_t)input.prompt.count > chat->max_prompt_tokens)
-        result = fail(BAD_SAMPLE, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
-                      (long long)chat->max_prompt_tokens);
-    if (result == OK) result = model_check(chat->model->model, &input.prompt, NULL, 0);
-    stage_input_release(&input);
-    return result;
+    result = stage_input_open(&chat->model->input, group, INPUT_PROMPT, &prompt->input);
+    pthread_mutex_unlock(&chat->lock);
+    TRY(result);
+    if ((int64_t)prompt->input.prompt.count > chat->max_prompt_tokens)
+        return fail(BAD_SAMPLE, "prompt too long: %zu tokens, max_prompt_tokens is %lld", prompt->input.prompt.count,
+                    (long long)chat->max_prompt_tokens);
+    return model_check(chat->model->model, &prompt->input.prompt, NULL, 0);
 }
 
 status chat_add(struct chat *chat, struct chat_prompt *prompt, const struct generate_request *request) {
     struct generate_request whole = *request;
-    struct stage_input input = {0};
-    chat->prompt = prompt;
-    status result = stage_input_open(&chat->model->input, prompt->group, INPUT_PROMPT, &input);
-    whole.prompt = input.prompt;
-    if (result == OK) result = generator_add(chat->generator, &whole);
-    stage_input_release(&input);
+    whole.prompt = prompt->input.prompt;
+    const status result = generator_add(chat->generator, &whole);
+    stage_input_release(&prompt->input);
     return result;
 }
 
 // ---- texts of answers ----
 
-// Returns how many bytes of the text no further token can change: all but what may be the beginning of a character, and
-// a blank near the end, which some tokenizers drop before punctuation.
-static size_t chat_text_settled(const struct buf *text) {
-    static const char replacement[] = "\xef\xbf\xbd";
-    enum { NEAR = 4 };
-    size_t size = text->size;
-    for (int i = 0; i < 3 && size >= 3 && !memcmp(text->data + size - 3, replacement, 3); i++) size -= 3;
-    for (size_t i = size > NEAR ? size - NEAR : 0; i < size; i++)
-        if (text->data[i] == ' ') return i;
-    return size;
-}
-
-// Looks for the stops. Ends the text before the first of them, or returns how many of `size` bytes are not the
-// beginning of one.
-static size_t chat_text_find_stop(struct chat_text *text, size_t size, const struct string *stops, size_t stop_count) {
-    const struct string all = {text->text.data, text->text.size};
-    size_t first = SIZE_MAX, free_of_stops = size;
+// Looks for the stops in what was not returned yet, and ends the text before the first of them. Returns the next part:
+// all, or what is not the beginning of a stop.
+static struct string chat_text_take(struct chat_text *text, const struct string *stops, size_t stop_count, bool all) {
+    const struct string whole = {text->text.data, text->text.size};
+    size_t first = SIZE_MAX, end = whole.size;
     for (size_t i = 0; i < stop_count; i++) {
-        const size_t at = string_find(all, stops[i].data, text->sent);
+        const size_t at = string_find(whole, stops[i].data, text->sent);
         if (at < first) first = at;
-        for (size_t begin = all.size > stops[i].size ? all.size - stops[i].size : 0; begin < all.size; begin++)
-            if (begin < free_of_stops && begin >= text->sent &&
-                !memcmp(all.data + begin, stops[i].data, all.size - begin))
-                free_of_stops = begin;
+        size_t begin = whole.size > stops[i].size ? whole.size - stops[i].size : 0;
+        if (begin < text->sent) begin = text->sent;
+        while (begin < end && memcmp(whole.data + begin, stops[i].data, whole.size - begin) != 0) begin++;
+        if (begin < end && !all) end = begin;
     }
-    if (first == SIZE_MAX) return free_of_stops;
-    text->stopped = true;
-    text->text.size = first;
-    return first;
-}
-
-static struct string chat_text_take(struct chat_text *text, size_t end) {
-    const struct string part = {text->text.data + text->sent, end > text->sent ? end - text->sent : 0};
-    if (part.size) text->sent = end;
+    if (first != SIZE_MAX) {
+        text->stopped = true;
+        text->text.size = end = first;
+    }
+    const struct string part = {whole.data + text->sent, end - text->sent};
+    text->sent = end;
     return part;
 }
 
 struct string chat_text_add(struct chat_text *text, const struct tokenizer *tokenizer, int64_t token,
                             const struct string *stops, size_t stop_count) {
-    token_list_append(&text->tokens, token);
-    buf_clear(&text->text);
     buf_puts(&text->text, "");
-    tokenizer_decode_utf8(tokenizer, text->tokens.data, text->tokens.count, true, &text->text);
-    return chat_text_take(text, chat_text_find_stop(text, chat_text_settled(&text->text), stops, stop_count));
+    tokenizer_decode_next(tokenizer, &text->rest, token, &text->text);
+    return chat_text_take(text, stops, stop_count, false);
 }
 
-struct string chat_text_end(struct chat_text *text) {
-    return chat_text_take(text, text->text.size);
+struct string chat_text_end(struct chat_text *text, const struct tokenizer *tokenizer, const struct string *stops,
+                            size_t stop_count) {
+    buf_puts(&text->text, "");
+    if (!text->stopped) tokenizer_decode_end(tokenizer, &text->rest, &text->text);
+    return chat_text_take(text, text->stopped ? NULL : stops, text->stopped ? 0 : stop_count, true);
 }
 
 void chat_text_release(struct chat_text *text) {
-    token_list_release(&text->tokens);
+    buf_release(&text->rest.bytes);
     buf_release(&text->text);
 }

@@ -2,6 +2,8 @@
 // the pipeline. What a prompt is made of lies in a group, as in a run. caravan ask and caravan serve are built on it.
 #pragma once
 
+#include <pthread.h>
+
 #include "shared/config/pipeline.h"
 #include "shared/data/format.h"
 #include "shared/group/group.h"
@@ -43,6 +45,7 @@ struct chat {
     struct generator *generator;
     int rows; // of the generator
     int64_t max_new_tokens, max_prompt_tokens;
+    pthread_mutex_t lock;             // over what follows
     const struct chat_prompt *prompt; // the one whose frames are looked for
 };
 
@@ -76,9 +79,10 @@ struct chat_prompt {
     struct group *group;
     struct chat_frames *frames; // one for each medium that was decoded
     size_t frames_count;
-    struct buf *data; // the media that are no files
+    struct string *data; // the media that are no files, in base64
     size_t data_count;
-    bool inside; // only files below the media root are opened
+    bool inside;              // only files below the media root are opened
+    struct stage_input input; // what chat_prepare has made
 };
 
 // Makes an empty prompt. Release it with chat_prompt_release.
@@ -97,25 +101,29 @@ void chat_set_text(struct chat_prompt *prompt, struct part *part, const char *te
 // Makes the part an image or a clip.
 void chat_set_medium(struct chat_prompt *prompt, struct part *part, bool video, const char *path);
 
-// The same of a file's content, of which it takes the memory.
-void chat_set_data(struct chat_prompt *prompt, struct part *part, bool video, struct buf *data);
+// The same of a file's content in base64, a text that must stay as long as the prompt. It is decoded by chat_prepare.
+void chat_set_data(struct chat_prompt *prompt, struct part *part, bool video, struct string base64);
+
+// Appends what a text of base64, with its padding, stands for. Returns whether it is one.
+bool chat_decode_base64(struct string text, struct buf *out);
 
 // Decodes the media of the prompt that were not decoded yet, and makes its tokens. BAD_SAMPLE, with the path of the
-// medium, when it cannot be read, and when the prompt is too long; DATAERR.
+// medium, when it cannot be read, and when the prompt is too long; DATAERR. Several threads may call it, each with a
+// prompt of its own, while another one generates.
 status chat_prepare(struct chat *chat, struct chat_prompt *prompt);
 
-// Adds a request with the prompt, which chat_prepare has prepared, to the generator. `request` is all but the prompt.
-// Failures as generator_add.
+// Adds a request with the prompt to the generator, once after chat_prepare. `request` is all but the prompt. Failures
+// as generator_add.
 status chat_add(struct chat *chat, struct chat_prompt *prompt, const struct generate_request *request);
 
 // ---- texts of answers ----
 
 // The text of an answer while its tokens come. A zeroed struct is empty.
 struct chat_text {
-    struct token_list tokens;
-    struct buf text; // of the tokens
-    size_t sent;     // bytes of `text` that were returned
-    bool stopped;    // `text` ends before one of the stops
+    struct buf text; // as far as no other token can change it
+    struct tokenizer_rest rest;
+    size_t sent;  // bytes of `text` that were returned
+    bool stopped; // `text` ends before one of the stops
 };
 
 // Adds a token. Returns the next part of the text, valid until the next call: as far as no other token can change it,
@@ -124,8 +132,9 @@ struct chat_text {
 struct string chat_text_add(struct chat_text *text, const struct tokenizer *tokenizer, int64_t token,
                             const struct string *stops, size_t stop_count);
 
-// Returns the rest of the text.
-struct string chat_text_end(struct chat_text *text);
+// No token follows. Returns the rest of the text, up to one of the stops; `text` has all of it then.
+struct string chat_text_end(struct chat_text *text, const struct tokenizer *tokenizer, const struct string *stops,
+                            size_t stop_count);
 
 // Frees it.
 void chat_text_release(struct chat_text *text);

@@ -148,31 +148,6 @@ status openai_parse(struct openai_request *out, struct arena *arena, struct stri
 
 // ---- messages ----
 
-static int openai_base64_digit(char c) {
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-// Appends what a text of base64, with its padding, stands for. Returns whether it is one.
-static bool openai_decode_base64(const char *text, size_t size, struct buf *out) {
-    if (!size || size % 4) return false;
-    for (size_t at = 0; at < size; at += 4) {
-        const bool last = at + 4 == size;
-        const int padding = !last || text[at + 3] != '=' ? 0 : text[at + 2] == '=' ? 2 : 1;
-        uint32_t bits = 0;
-        for (int i = 0; i < 4; i++) {
-            const int digit = i < 4 - padding ? openai_base64_digit(text[at + (size_t)i]) : 0;
-            if (digit < 0) return false;
-            bits = bits << 6 | (uint32_t)digit;
-        }
-        const char bytes[] = {(char)(bits >> 16), (char)(bits >> 8), (char)bits};
-        buf_append(out, bytes, (size_t)(3 - padding));
-    }
-    return true;
-}
-
 // Makes a part of a file's address: data: with base64, or a file below media_root.
 static status openai_fill_medium(struct chat_prompt *prompt, struct part *part, bool video, struct string url,
                                  const char *media_root, const char *where, struct openai_refusal *refusal) {
@@ -180,17 +155,11 @@ static status openai_fill_medium(struct chat_prompt *prompt, struct part *part, 
     if (!url.size || memchr(url.data, 0, url.size)) return openai_refuse(refusal, where, "must be an address");
     if (!strncmp(url.data, "data:", 5)) {
         const char *comma = strchr(url.data, ',');
-        struct buf data = {0};
         const size_t begin = comma ? (size_t)(comma + 1 - url.data) : 0;
         if (begin < sizeof base64 - 1 || memcmp(comma + 2 - sizeof base64, base64, sizeof base64 - 1) != 0)
             return openai_refuse(refusal, where, "a data: address must be one with base64");
-        TRY(buf_reserve_large(&data, (url.size - begin) / 4 * 3));
-        if (openai_decode_base64(comma + 1, url.size - begin, &data)) {
-            chat_set_data(prompt, part, video, &data);
-            return OK;
-        }
-        buf_release(&data);
-        return openai_refuse(refusal, where, "this is not base64");
+        chat_set_data(prompt, part, video, string_slice(url, begin, url.size));
+        return OK;
     }
     const char *colon = strstr(url.data, "://");
     if (colon && strncmp(url.data, "file://", 7) != 0)

@@ -1,18 +1,22 @@
 // caravan serve MODEL: answers requests of OpenAI's chat-completions interface.
 //
-// One thread does everything: between two steps of the generator, which decodes all requests in one batch, it serves
-// the connections. A request (a `job`) waits in the queue until the generator takes another one, runs, and is answered
-// when the generator returns it, or, if it is a stream, piece by piece before that. Its tokens are those that
-// caravan-rollout samples for a group whose id is CHAT_GROUP_ID, with the request's seed.
+// One thread does all but decoding: between two steps of the generator, which decodes all requests in one batch, it
+// serves the connections. A request (a `job`) waits until one of the PREPARING threads has decoded its media and made
+// its tokens, then until the generator takes another one. It is answered when the generator returns it, or, if it is a
+// stream, piece by piece before that. Its tokens are those that caravan-rollout samples for a group whose id is
+// CHAT_GROUP_ID, with the request's seed.
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
@@ -23,7 +27,8 @@
 #include "tools/serve/chat.h"
 #include "tools/serve/openai.h"
 
-enum { SPARE_CONNECTIONS = 32, LARGEST_BODY = 32 << 20 };
+// PREPARING is also how many jobs, with their frames in memory, are prepared before the generator takes them.
+enum { SPARE_CONNECTIONS = 32, LARGEST_BODY = 32 << 20, PREPARING = 4 };
 
 struct serve_options {
     struct chat_options chat;
@@ -58,14 +63,24 @@ const struct option_table serve_table = {
     .size = sizeof(struct serve_options),
 };
 
+enum serve_state {
+    SERVE_WAITING,
+    SERVE_IN_WORK, // of a thread, which reads and writes `prompt`, `result` and `reason`
+    SERVE_PREPARED,
+    SERVE_RUNNING, // in the generator
+};
+
 struct serve_job {
-    struct serve_job *next;    // in `queue` or `running`
+    struct serve_job *next;
+    enum serve_state state;    // under the lock
     struct serve *serve;       // to which it belongs
     struct http_request *http; // NULL: the client has gone away
     struct arena arena;        // of `request`
     struct openai_request request;
     struct openai_head head;
     struct chat_prompt prompt;
+    status result; // of its preparation
+    char reason[512];
     struct chat_text *texts; // [request.count]
     bool begun;              // the stream
 };
@@ -74,34 +89,86 @@ struct serve {
     const struct serve_options *given;
     struct chat *chat;
     struct http_server *http;
-    struct serve_job *queue, *running; // the oldest first
-    size_t jobs;                       // in both lists
-    int64_t started;                   // seconds since 1970
+    int64_t started; // seconds since 1970
     char name[256], key[256], fingerprint[32];
     bool stopping, failed; // the last step failed
+    pthread_t threads[PREPARING];
+    int thread_count;
+    pthread_mutex_t lock;    // over what follows
+    pthread_cond_t changed;  // what the threads wait for
+    int prepared;            // an eventfd: a job is prepared
+    struct serve_job *jobs;  // the oldest first; only the main thread changes the list
+    size_t job_count, ahead; // jobs; those that are in work or prepared
+    bool ending;             // the threads end
 };
 
 // ---- jobs ----
 
-static void serve_append(struct serve_job **list, struct serve_job *job) {
-    while (*list) list = &(*list)->next;
-    job->next = NULL;
-    *list = job;
-}
-
-static void serve_remove(struct serve_job **list, const struct serve_job *job) {
-    while (*list && *list != job) list = &(*list)->next;
-    if (*list) *list = job->next;
-}
-
-// Frees a job that is in no list.
+// Takes a job that no thread works on out of the list, if it is there, and frees it.
 static void serve_free(struct serve_job *job) {
+    struct serve *serve = job->serve;
+    pthread_mutex_lock(&serve->lock);
+    struct serve_job **link = &serve->jobs;
+    while (*link && *link != job) link = &(*link)->next;
+    if (*link) {
+        *link = job->next;
+        serve->job_count--;
+        serve->ahead -= job->state == SERVE_PREPARED;
+        pthread_cond_signal(&serve->changed);
+    }
+    pthread_mutex_unlock(&serve->lock);
     if (job->http) job->http->tag = NULL;
     for (int64_t i = 0; job->texts && i < job->request.count; i++) chat_text_release(&job->texts[i]);
     free(job->texts);
     chat_prompt_release(&job->prompt);
     arena_release(&job->arena);
     free(job);
+}
+
+// Separates a job from its request, which is answered or over, and frees it; one that is in work or runs is freed when
+// that has ended.
+static void serve_leave(struct serve_job *job) {
+    pthread_mutex_lock(&job->serve->lock);
+    const bool used = job->state == SERVE_IN_WORK || job->state == SERVE_RUNNING;
+    pthread_mutex_unlock(&job->serve->lock);
+    if (job->http) job->http->tag = NULL;
+    job->http = NULL;
+    if (!used) serve_free(job);
+}
+
+// Returns the oldest prepared job that can be worked on: the generator takes it, or it is not for the generator. NULL:
+// there is none.
+static struct serve_job *serve_next(struct serve *serve) {
+    const bool can_add = generator_can_add(serve->chat->generator);
+    pthread_mutex_lock(&serve->lock);
+    struct serve_job *job = serve->jobs;
+    while (job && (job->state != SERVE_PREPARED || (!can_add && job->http && job->result == OK))) job = job->next;
+    pthread_mutex_unlock(&serve->lock);
+    return job;
+}
+
+// Prepares jobs: a thread.
+static void *serve_prepare(void *argument) {
+    struct serve *serve = argument;
+    pthread_mutex_lock(&serve->lock);
+    while (!serve->ending) {
+        struct serve_job *job = serve->jobs;
+        while (job && job->state != SERVE_WAITING) job = job->next;
+        if (!job || serve->ahead >= PREPARING) {
+            pthread_cond_wait(&serve->changed, &serve->lock);
+            continue;
+        }
+        job->state = SERVE_IN_WORK;
+        serve->ahead++;
+        pthread_mutex_unlock(&serve->lock);
+        job->result = chat_prepare(serve->chat, &job->prompt);
+        if (job->result != OK) snprintf(job->reason, sizeof job->reason, "%s", fail_text());
+        pthread_mutex_lock(&serve->lock);
+        job->state = SERVE_PREPARED;
+        eventfd_write(serve->prepared, 1);
+    }
+    pthread_mutex_unlock(&serve->lock);
+    return NULL;
 }
 
 // ---- answers ----
@@ -119,7 +186,7 @@ static const char *serve_describe(void *context, int code, const char *text, str
     return "application/json";
 }
 
-// Answers a job that cannot be done, and frees it. BAD_SAMPLE and DATAERR are the client's mistakes.
+// Answers a job that cannot be done. BAD_SAMPLE and DATAERR are the client's mistakes.
 static void serve_fail(struct serve_job *job, status result, const char *message) {
     const bool theirs = result == BAD_SAMPLE || result == DATAERR;
     const struct openai_refusal refusal = {.code = theirs ? 400 : 503, .name = theirs ? "invalid_value" : NULL};
@@ -134,7 +201,6 @@ static void serve_fail(struct serve_job *job, status result, const char *message
     } else if (job->http) {
         serve_refuse(job->http, &refusal, message);
     }
-    serve_free(job);
 }
 
 static void serve_begin_stream(struct serve_job *job) {
@@ -169,53 +235,44 @@ static status serve_on_token(void *tag, int completion, int64_t token, bool *sto
     return OK;
 }
 
-static void serve_finish_stream(struct serve_job *job, const struct openai_choice *choices, size_t completion_tokens) {
-    struct buf events = {0};
-    serve_begin_stream(job);
-    for (int i = 0; i < job->request.count; i++) {
-        const struct string rest = chat_text_end(&job->texts[i]);
-        if (rest.size) openai_print_piece(&events, &job->head, i, false, rest);
-        openai_print_finish(&events, &job->head, i, choices[i].finish);
-    }
-    if (job->request.include_usage)
-        openai_print_usage(&events, &job->head, job->prompt.group->prompt_tokens.count, completion_tokens);
-    buf_puts(&events, "data: [DONE]\n\n");
-    http_send(job->http, events.data, events.size);
-    http_finish(job->http);
-    buf_release(&events);
-}
-
 // Answers a job with what the generator has returned, and frees it.
 static void serve_finish(struct serve *serve, struct serve_job *job, const struct generated *generated) {
     const struct openai_request *request = &job->request;
+    const struct tokenizer *tokenizer = serve->chat->model->input.tokenizer;
+    const size_t prompt_tokens = job->prompt.group->prompt_tokens.count;
     struct openai_choice *choices = arena_alloc(&job->arena, (size_t)request->count * sizeof *choices);
+    struct buf out = {0};
     size_t tokens = 0;
-    serve_remove(&serve->running, job);
-    serve->jobs--;
+    bool finite = true;
     if (!job->http) {
         serve_free(job);
         return;
     }
-    for (int64_t i = 0; i < request->count; i++) {
-        const struct buf *text = &job->texts[i].text;
-        choices[i].text = (struct string){text->data ? text->data : "", text->size};
-        choices[i].finish = generated[i].ended || generated[i].stopped ? "stop" : "length";
+    for (int i = 0; i < request->count; i++) {
+        struct chat_text *text = &job->texts[i];
+        const struct string rest = chat_text_end(text, tokenizer, request->stops, request->stop_count);
+        choices[i].text = (struct string){text->text.data, text->text.size};
+        choices[i].finish = generated[i].ended || text->stopped ? "stop" : "length";
         choices[i].tokens = request->logprobs ? &generated[i] : NULL;
         tokens += generated[i].count;
-        for (size_t t = 0; t < generated[i].count; t++)
-            if (!isfinite(generated[i].logprobs[t])) {
-                serve_fail(job, UNAVAILABLE, "the model computes log-probabilities that are not finite");
-                return;
-            }
+        for (size_t t = 0; t < generated[i].count; t++) finite = finite && isfinite(generated[i].logprobs[t]);
+        if (!request->stream) continue;
+        if (rest.size) openai_print_piece(&out, &job->head, i, false, rest);
+        openai_print_finish(&out, &job->head, i, choices[i].finish);
     }
-    if (request->stream) {
-        serve_finish_stream(job, choices, tokens);
+    if (!finite) {
+        serve_fail(job, UNAVAILABLE, "the model computes log-probabilities that are not finite");
+    } else if (request->stream) {
+        serve_begin_stream(job);
+        if (request->include_usage) openai_print_usage(&out, &job->head, prompt_tokens, tokens);
+        buf_puts(&out, "data: [DONE]\n\n");
+        http_send(job->http, out.data, out.size);
+        http_finish(job->http);
     } else {
-        struct buf body = {0};
-        openai_print_answer(&body, &job->head, choices, (size_t)request->count, job->prompt.group->prompt_tokens.count,
-                            tokens, serve->chat->model->input.tokenizer);
-        http_answer(job->http, 200, "application/json", &body);
+        openai_print_answer(&out, &job->head, choices, (size_t)request->count, prompt_tokens, tokens, tokenizer);
+        http_answer(job->http, 200, "application/json", &out);
     }
+    buf_release(&out);
     serve_free(job);
 }
 
@@ -269,7 +326,7 @@ static void serve_handle_chat(struct serve *serve, struct http_request *http) {
         serve_refuse(http, &refusal, "the server is ending");
         return;
     }
-    if (serve->jobs >= (size_t)(serve->given->rows + serve->given->queue)) {
+    if (serve->job_count >= (size_t)(serve->given->rows + serve->given->queue)) {
         refusal.name = "overloaded";
         serve_refuse(http, &refusal, "too many requests wait already");
         return;
@@ -287,8 +344,13 @@ static void serve_handle_chat(struct serve *serve, struct http_request *http) {
         serve_free(job);
         return;
     }
-    serve_append(&serve->queue, job);
-    serve->jobs++;
+    pthread_mutex_lock(&serve->lock);
+    struct serve_job **end = &serve->jobs;
+    while (*end) end = &(*end)->next;
+    *end = job;
+    serve->job_count++;
+    pthread_cond_signal(&serve->changed);
+    pthread_mutex_unlock(&serve->lock);
 }
 
 static void serve_handle_models(struct serve *serve, struct http_request *http, const char *name) {
@@ -322,23 +384,15 @@ static void serve_handle(void *context, struct http_request *http) {
 
 // A request is over. Its job, if it runs, ends with its next token.
 static void serve_ended(void *context, struct http_request *http, bool sent) {
-    struct serve *serve = context;
-    struct serve_job *job = http->tag;
+    (void)context;
     (void)sent;
-    if (!job) return;
-    job->http = NULL;
-    for (const struct serve_job *at = serve->running; at; at = at->next)
-        if (at == job) return;
-    serve_remove(&serve->queue, job);
-    serve->jobs--;
-    serve_free(job);
+    if (http->tag) serve_leave(http->tag);
 }
 
 // ---- the loop ----
 
-// Gives the oldest waiting job to the generator.
-static void serve_start(struct serve *serve) {
-    struct serve_job *job = serve->queue;
+// Gives a prepared job to the generator, or answers it if that is not possible.
+static void serve_start(struct serve *serve, struct serve_job *job) {
     const struct openai_request *request = &job->request;
     const struct generate_request generate = {.count = (int)request->count,
                                               .temperature = (float)request->temperature,
@@ -348,45 +402,54 @@ static void serve_start(struct serve *serve) {
                                               .key = rng_key((uint64_t)request->seed, CHAT_GROUP_ID),
                                               .tag = job,
                                               .stop = serve_on_token};
-    serve_remove(&serve->queue, job);
-    serve_append(&serve->running, job);
-    status result = chat_prepare(serve->chat, &job->prompt);
-    if (result == OK) result = chat_add(serve->chat, &job->prompt, &generate);
-    if (result == OK) return;
-    if (result != BAD_SAMPLE && result != DATAERR) log_info("a request failed: %s", fail_text());
-    serve_remove(&serve->running, job);
-    serve->jobs--;
-    serve_fail(job, result, fail_text());
+    status result = job->result == OK ? OK : fail(job->result, "%s", job->reason);
+    if (result == OK && job->http) result = chat_add(serve->chat, &job->prompt, &generate);
+    if (result == OK && job->http) {
+        pthread_mutex_lock(&serve->lock);
+        job->state = SERVE_RUNNING;
+        serve->ahead--;
+        pthread_cond_signal(&serve->changed);
+        pthread_mutex_unlock(&serve->lock);
+        return;
+    }
+    if (result != OK && result != BAD_SAMPLE && result != DATAERR) log_info("a request failed: %s", fail_text());
+    if (result != OK) serve_fail(job, result, fail_text());
+    serve_free(job);
 }
 
-// A step has failed: so have all that run. Failures: the second time in a row.
-static status serve_start_again(struct serve *serve, status result) {
-    char reason[512];
-    snprintf(reason, sizeof reason, "%s", fail_text());
-    if (serve->failed || result == BUG) return result;
-    serve->failed = true;
-    log_info("the requests that were under way failed: %s", reason);
-    generator_free(&serve->chat->generator);
-    while (serve->running) {
-        struct serve_job *job = serve->running;
-        serve_remove(&serve->running, job);
-        serve->jobs--;
-        serve_fail(job, UNAVAILABLE, reason);
-    }
-    return chat_new_generator(serve->chat);
+// Whether a job is in the generator.
+static bool serve_runs(struct serve_job *job) {
+    pthread_mutex_lock(&job->serve->lock);
+    const bool runs = job->state == SERVE_RUNNING;
+    pthread_mutex_unlock(&job->serve->lock);
+    return runs;
 }
 
 static status serve_step(struct serve *serve) {
     struct generator **generator = &serve->chat->generator;
+    struct serve_job *job = serve_next(serve);
     const struct generated *generated;
     void *tag;
     int count;
-    if (serve->queue && generator_can_add(*generator)) serve_start(serve);
-    if (generator_busy(*generator)) {
-        const status result = generator_step(*generator);
-        if (result != OK) return serve_start_again(serve, result);
-        serve->failed = false;
+    if (job) serve_start(serve, job);
+    const bool busy = generator_busy(*generator);
+    const status result = busy ? generator_step(*generator) : OK;
+    if (result != OK) { // what runs has failed; the second time in a row, or a bug, is the end
+        char reason[512];
+        snprintf(reason, sizeof reason, "%s", fail_text());
+        if (serve->failed || result == BUG) return result;
+        serve->failed = true;
+        log_info("the requests that were under way failed: %s", reason);
+        generator_free(generator);
+        for (struct serve_job *next, *at = serve->jobs; at; at = next) {
+            next = at->next;
+            if (!serve_runs(at)) continue;
+            serve_fail(at, UNAVAILABLE, reason);
+            serve_free(at);
+        }
+        return chat_new_generator(serve->chat);
     }
+    if (busy) serve->failed = false;
     while ((generated = generator_pop(*generator, &tag, &count))) serve_finish(serve, tag, generated);
     return OK;
 }
@@ -395,20 +458,24 @@ static status serve_step(struct serve *serve) {
 static void serve_stop(struct serve *serve) {
     serve->stopping = true;
     http_stop_listening(serve->http);
-    while (serve->queue) {
-        struct serve_job *job = serve->queue;
-        serve_remove(&serve->queue, job);
-        serve->jobs--;
-        serve_fail(job, UNAVAILABLE, "the server is ending");
+    for (struct serve_job *next, *job = serve->jobs; job; job = next) {
+        next = job->next;
+        if (serve_runs(job)) continue;
+        if (job->http) serve_fail(job, UNAVAILABLE, "the server is ending");
+        serve_leave(job);
     }
 }
 
 static status serve_loop(struct serve *serve) {
-    while (!serve->stopping || serve->running || http_open_requests(serve->http)) {
+    while (!serve->stopping || generator_busy(serve->chat->generator) || http_open_requests(serve->http)) {
         struct pollfd fds[] = {{.fd = http_fd(serve->http), .events = POLLIN},
+                               {.fd = serve->prepared, .events = POLLIN},
                                {.fd = serve->stopping ? -1 : signals_fd(), .events = POLLIN}};
-        if (poll(fds, 2, serve->queue || serve->running ? 0 : http_timeout_ms(serve->http)) < 0 && errno != EINTR)
+        const bool busy = generator_busy(serve->chat->generator) || serve_next(serve);
+        eventfd_t count;
+        if (poll(fds, sizeof fds / sizeof *fds, busy ? 0 : http_timeout_ms(serve->http)) < 0 && errno != EINTR)
             return fail(UNAVAILABLE, "poll: %s", strerror(errno));
+        (void)eventfd_read(serve->prepared, &count);
         TRY(http_step(serve->http));
         if (signals_stopping() && !serve->stopping) serve_stop(serve);
         TRY(serve_step(serve));
@@ -428,15 +495,6 @@ static status serve_read_key(struct serve *serve) {
     if (fits) memcpy(serve->key, text.data, size);
     buf_release(&text);
     return fits ? OK : fail(DATAERR, "%s: no key of 1 to %zu bytes in its first line", path, sizeof serve->key - 1);
-}
-
-static void serve_set_name(struct serve *serve, const char *model) {
-    size_t size = strlen(model);
-    while (size > 1 && model[size - 1] == '/') size--;
-    size_t begin = size;
-    while (begin && model[begin - 1] != '/') begin--;
-    snprintf(serve->name, sizeof serve->name, "%.*s", (int)(size - begin), model + begin);
-    if (serve->given->name) snprintf(serve->name, sizeof serve->name, "%s", serve->given->name);
 }
 
 static status serve_listen(struct serve *serve) {
@@ -459,25 +517,47 @@ static status serve_listen(struct serve *serve) {
     return OK;
 }
 
+static status serve_start_threads(struct serve *serve) {
+    serve->prepared = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (serve->prepared < 0) return fail(UNAVAILABLE, "eventfd: %s", strerror(errno));
+    for (; serve->thread_count < PREPARING; serve->thread_count++)
+        if (pthread_create(&serve->threads[serve->thread_count], NULL, serve_prepare, serve))
+            return fail(UNAVAILABLE, "cannot start thread %d of %d", serve->thread_count + 1, PREPARING);
+    return OK;
+}
+
 status serve_main(struct subcommand_call *call) {
-    struct serve serve = {.given = call->given, .started = (int64_t)clock_realtime()};
+    struct serve serve = {.given = call->given, .started = (int64_t)clock_realtime(), .prepared = -1};
+    const char *model = call->list[0];
+    size_t end = strlen(model);
     status result;
-    serve_set_name(&serve, call->list[0]);
+    while (end > 1 && model[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin && model[begin - 1] != '/') begin--;
+    snprintf(serve.name, sizeof serve.name, "%.*s", (int)(end - begin), model + begin);
+    if (serve.given->name) snprintf(serve.name, sizeof serve.name, "%s", serve.given->name);
     TRY(signals_open());
     TRY(serve_read_key(&serve));
-    TRY_TO(result, done, chat_open(&serve.chat, call->list[0], NULL, &serve.given->chat, (int)serve.given->rows));
+    pthread_mutex_init(&serve.lock, NULL);
+    pthread_cond_init(&serve.changed, NULL);
+    TRY_TO(result, done, chat_open(&serve.chat, model, NULL, &serve.given->chat, (int)serve.given->rows));
     serve.chat->given.media_root = serve.given->media_root;
     snprintf(serve.fingerprint, sizeof serve.fingerprint, "fp_%016llx",
              (unsigned long long)stage_model_hash(serve.chat->model));
+    TRY_TO(result, done, serve_start_threads(&serve));
     TRY_TO(result, done, serve_listen(&serve));
     result = serve_loop(&serve);
 done:
     http_close(&serve.http);
-    while (serve.running) { // after a failure
-        struct serve_job *job = serve.running;
-        serve_remove(&serve.running, job);
-        serve_free(job);
-    }
+    pthread_mutex_lock(&serve.lock);
+    serve.ending = true;
+    pthread_cond_broadcast(&serve.changed);
+    pthread_mutex_unlock(&serve.lock);
+    for (int i = 0; i < serve.thread_count; i++) pthread_join(serve.threads[i], NULL); // ends what is in work
+    while (serve.jobs) serve_free(serve.jobs);
+    if (serve.prepared >= 0) close(serve.prepared);
     chat_close(&serve.chat);
+    pthread_cond_destroy(&serve.changed);
+    pthread_mutex_destroy(&serve.lock);
     return result;
 }
