@@ -43,22 +43,18 @@ static void difference_walk_member(struct differences *differences, const char *
     difference_walk(differences, &place, difference_value(then), difference_value(now));
 }
 
-// The keys of the one in its order, then those that only the other has. One of the two may be null.
-static void difference_walk_object(struct differences *differences, const char *path, const struct json *then,
-                                   const struct json *now) {
-    JSON_EACH(member, then)
-    difference_walk_member(differences, path, member->key.data, member, json_at(now, member->key.data));
-    JSON_EACH(member, now)
-    if (!json_find(then, member->key.data, NULL))
-        difference_walk_member(differences, path, member->key.data, NULL, member);
-}
-
 static void difference_walk(struct differences *differences, const struct difference_place *place,
                             const struct json *then, const struct json *now) {
     const bool then_object = then->type == JSON_OBJECT, now_object = now->type == JSON_OBJECT;
     const bool alone = then->type == JSON_NULL || now->type == JSON_NULL;
     if ((then_object && now_object) || ((then_object || now_object) && alone && !place->element)) {
-        difference_walk_object(differences, difference_path(&differences->arena, place), then, now);
+        // The keys of the one in its order, then those that only the other has.
+        const char *path = difference_path(&differences->arena, place);
+        JSON_EACH(member, then)
+        difference_walk_member(differences, path, member->key.data, member, json_at(now, member->key.data));
+        JSON_EACH(member, now)
+        if (!json_find(then, member->key.data, NULL))
+            difference_walk_member(differences, path, member->key.data, NULL, member);
         return;
     }
     if (then->type == JSON_ARRAY && now->type == JSON_ARRAY) {

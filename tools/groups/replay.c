@@ -241,18 +241,6 @@ static status replay_open_stores(struct replay *replay) {
     return stored_weights_list(&replay->weights, replay->run, replay_moved(replay, out));
 }
 
-static void replay_release(struct replay *replay) {
-    for (size_t i = 0; replay->groups && i < replay->stores.count; i++) group_store_close(&replay->groups[i]);
-    for (size_t i = 0; replay->frames && i < replay->frame_stores.count; i++) frame_store_close(&replay->frames[i]);
-    frame_store_close(&replay->decoded);
-    if (replay->temporary && dir_remove(replay->temporary) != OK) log_info("%s", fail_text());
-    free(replay->groups);
-    free(replay->frames);
-    free(replay->items);
-    stored_weights_release(&replay->weights);
-    pipeline_free(&replay->pipeline);
-}
-
 // ---- which groups ----
 
 // Whether the group has what the stage adds. Of a user's program it is not known.
@@ -281,14 +269,6 @@ static bool replay_has_section(const struct replay *replay, const struct group *
 // Whether the stage itself has quarantined the group: that is then what it says.
 static bool replay_quarantined_here(const struct replay *replay, const struct group *group) {
     return group->quarantine.present && string_equals(group->quarantine.stage, replay->stage->name);
-}
-
-// Whether an earlier stage has quarantined the group.
-static bool replay_quarantined_before(const struct replay *replay, const struct group *group) {
-    const char *name = group->quarantine.stage.data;
-    if (!group->quarantine.present || replay_quarantined_here(replay, group)) return false;
-    const struct pipeline_stage *by = name ? pipeline_find_stage(replay->pipeline, name) : NULL;
-    return !by || by < replay->stage;
 }
 
 // *version = that of the weights which the group was sampled or scored with. Returns false when it is not known.
@@ -334,7 +314,9 @@ static status replay_add(void *context, const struct group *group) {
     const char *id = group->id.data, *stage = replay->stage->name;
     struct replay_item item = {
         .order = replay->count, .store = replay->store, .frames = replay_find_frames(replay, group)};
-    if (replay_quarantined_before(replay, group)) {
+    const struct pipeline_stage *by =
+        group->quarantine.stage.data ? pipeline_find_stage(replay->pipeline, group->quarantine.stage.data) : NULL;
+    if (group->quarantine.present && !replay_quarantined_here(replay, group) && (!by || by < replay->stage)) {
         replay->quarantined++;
         if (!replay->named) return OK;
         return fail(DATAERR, "group %s was quarantined by %s before it came to %s: %s", id,
@@ -364,12 +346,38 @@ static int replay_compare_items(const void *left, const void *right) {
     return a->order < b->order ? -1 : a->order > b->order;
 }
 
-// Leaves out the groups whose weights are gone. DATAERR when they were named, or none is left.
-static status replay_check_weights(struct replay *replay) {
+static void replay_say_left_out(size_t count, const char *why, const char *stage) {
+    if (count) log_info("left out: %zu group%s %s %s", count, count == 1 ? "" : "s", why, stage);
+}
+
+// Lists the groups: those named ids[0..count), or with count 0 all of them.
+static status replay_list(struct replay *replay, char **ids, int count) {
+    const char *stage = replay->stage->name;
+    status result = OK;
+    replay->named = count > 0;
+    for (int k = 0; k < count; k++) {
+        struct group *group = NULL;
+        for (size_t i = 0; result == OK && !group && i < replay->stores.count; i++) {
+            replay->store = i;
+            result = group_store_get(replay->groups[i], ids[k], &group);
+            if (result != OK) fail_prefix(result, "%s", replay->stores.data[i]);
+        }
+        if (result == OK) result = group ? replay_add(replay, group) : fail(DATAERR, "the run has no group %s", ids[k]);
+        group_free(&group);
+        TRY(result);
+    }
+    for (size_t i = 0; !count && i < replay->stores.count; i++) {
+        replay->store = i;
+        result = group_store_each(replay->groups[i], replay_add, replay);
+        if (result != OK) return fail_prefix(result, "%s", replay->stores.data[i]);
+    }
+    replay_say_left_out(replay->quarantined, "quarantined before", stage);
+    replay_say_left_out(replay->lacking, "without anything of", stage);
+    replay_say_left_out(replay->unknown, "that do not say which one version of the weights was used by", stage);
+    // The groups whose weights are gone are left out, unless they were named.
     const char *kind = replay->reference ? "reference" : "policy", *done = replay->reference ? "scored" : "sampled";
     struct buf there = {0};
     size_t kept = 0, lost = 0;
-    status result = OK;
     stored_weights_print(&replay->weights, replay->reference, &there);
     for (size_t i = 0; i < replay->count && result == OK; i++) {
         const struct replay_item *item = &replay->items[i];
@@ -386,38 +394,7 @@ static status replay_check_weights(struct replay *replay) {
         log_info("left out: %zu group%s %s with versions of the %s that no longer exist: there are %s", lost,
                  lost == 1 ? "" : "s", done, kind, there.data);
     buf_release(&there);
-    return result;
-}
-
-static void replay_say_left_out(size_t count, const char *why, const char *stage) {
-    if (count) log_info("left out: %zu group%s %s %s", count, count == 1 ? "" : "s", why, stage);
-}
-
-// Lists the groups: those named ids[0..count), or with count 0 all of them.
-static status replay_list(struct replay *replay, char **ids, int count) {
-    const char *stage = replay->stage->name;
-    replay->named = count > 0;
-    for (int k = 0; k < count; k++) {
-        struct group *group = NULL;
-        status result = OK;
-        for (size_t i = 0; result == OK && !group && i < replay->stores.count; i++) {
-            replay->store = i;
-            result = group_store_get(replay->groups[i], ids[k], &group);
-            if (result != OK) fail_prefix(result, "%s", replay->stores.data[i]);
-        }
-        if (result == OK) result = group ? replay_add(replay, group) : fail(DATAERR, "the run has no group %s", ids[k]);
-        group_free(&group);
-        TRY(result);
-    }
-    for (size_t i = 0; !count && i < replay->stores.count; i++) {
-        replay->store = i;
-        const status result = group_store_each(replay->groups[i], replay_add, replay);
-        if (result != OK) return fail_prefix(result, "%s", replay->stores.data[i]);
-    }
-    replay_say_left_out(replay->quarantined, "quarantined before", stage);
-    replay_say_left_out(replay->lacking, "without anything of", stage);
-    replay_say_left_out(replay->unknown, "that do not say which one version of the weights was used by", stage);
-    TRY(replay_check_weights(replay));
+    TRY(result);
     if (!replay->count) return fail(DATAERR, "the run has no group on which %s can be replayed", stage);
     qsort(replay->items, replay->count, sizeof *replay->items, replay_compare_items);
     return OK;
@@ -425,24 +402,16 @@ static status replay_list(struct replay *replay, char **ids, int count) {
 
 // ---- a group without some of its keys ----
 
-static void replay_remove(struct json *tree, const char *field) {
-    const char *dot = strchr(field, '.');
-    if (!dot) {
-        json_remove(tree, field);
-        return;
-    }
-    char key[32];
-    snprintf(key, sizeof key, "%.*s", (int)(dot - field), field);
-    struct json *inner = json_at(tree, key);
-    if (!inner) return;
-    json_remove(inner, dot + 1);
-    if (!inner->count) json_remove(tree, key);
-}
-
 static void replay_remove_kind(struct json *tree, const struct stage_kind *kind) {
     for (size_t i = 0; i < REPLAY_FIELDS; i++)
-        for (int k = 0; kind == &stage_kinds[replay_fields[i].kind] && k < 4 && replay_fields[i].fields[k]; k++)
-            replay_remove(tree, replay_fields[i].fields[k]);
+        for (int k = 0; kind == &stage_kinds[replay_fields[i].kind] && k < 4 && replay_fields[i].fields[k]; k++) {
+            const char *field = replay_fields[i].fields[k], *dot = strchr(field, '.');
+            char key[32];
+            snprintf(key, sizeof key, "%.*s", dot ? (int)(dot - field) : 0, field);
+            struct json *inner = dot ? json_at(tree, key) : NULL;
+            if (inner) json_remove(inner, dot + 1);
+            if (!dot || (inner && !inner->count)) json_remove(tree, dot ? key : field);
+        }
 }
 
 // Removes what is not compared: what later stages have added, and times.
@@ -619,17 +588,6 @@ static status replay_compare_pixels(struct replay *replay, const char *key, size
     return result;
 }
 
-static status replay_compare_media(struct replay *replay, const struct json *then, const struct json *now,
-                                   struct differences *differences) {
-    const struct json *media = json_at(then, "media"), *again = json_at(now, "media");
-    for (size_t i = 0; i < json_count(media) && i < json_count(again); i++) {
-        const struct string key = json_string(json_at(json_item(media, i), "key"));
-        if (!key.data || !string_equals(json_string(json_at(json_item(again, i), "key")), key.data)) continue;
-        TRY(replay_compare_pixels(replay, key.data, i, differences));
-    }
-    return OK;
-}
-
 // ---- answers ----
 
 // Prints what differs in one group.
@@ -666,7 +624,12 @@ static status replay_answer(struct replay *replay, struct replay_pending *pendin
     TRY_TO(result, done, json_parse_object(&now, &arena, text.data, text.size, "the answer"));
     replay_remove_later(replay, now);
     differences_find(&differences, pending->then, now);
-    if (replay->temporary) TRY_TO(result, done, replay_compare_media(replay, pending->then, now, &differences));
+    const struct json *media = json_at(pending->then, "media"), *again = json_at(now, "media");
+    for (size_t i = 0; replay->temporary && i < json_count(media) && i < json_count(again); i++) {
+        const struct string key = json_string(json_at(json_item(media, i), "key"));
+        if (key.data && string_equals(json_string(json_at(json_item(again, i), "key")), key.data))
+            TRY_TO(result, done, replay_compare_pixels(replay, key.data, i, &differences));
+    }
     result = replay_print(replay, pending, &differences);
     replay->equal += !differences.count;
     replay->differing += differences.count > 0;
@@ -742,15 +705,6 @@ done:
 
 // ---- replay ----
 
-// Makes a directory for what the frames stage decodes.
-static status replay_make_temporary(struct replay *replay) {
-    const char *parent = getenv("TMPDIR");
-    char *path = arena_printf(replay->arena, "%s/caravan-replay-XXXXXX", parent && *parent ? parent : "/tmp");
-    if (!mkdtemp(path)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    replay->temporary = path;
-    return OK;
-}
-
 status replay_main(struct subcommand_call *call) {
     struct replay replay = {.given = call->given, .arena = &call->arena};
     status result;
@@ -761,7 +715,12 @@ status replay_main(struct subcommand_call *call) {
     TRY_TO(result, done, replay_open_stores(&replay));
     TRY_TO(result, done, replay_list(&replay, call->list + 1, call->count - 1));
     TRY_TO(result, done, signals_open());
-    if (replay.stage->kind == &stage_kinds[STAGE_FRAMES]) TRY_TO(result, done, replay_make_temporary(&replay));
+    if (replay.stage->kind == &stage_kinds[STAGE_FRAMES]) { // a directory for what it decodes
+        const char *parent = getenv("TMPDIR");
+        char *path = arena_printf(replay.arena, "%s/caravan-replay-XXXXXX", parent && *parent ? parent : "/tmp");
+        if (!mkdtemp(path)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
+        replay.temporary = path;
+    }
     for (size_t from = 0, end; from < replay.count; from = end) {
         const struct replay_item *items = replay.items;
         for (end = from + 1; end < replay.count && items[end].version == items[from].version; end++)
@@ -775,6 +734,14 @@ status replay_main(struct subcommand_call *call) {
                replay.equal, replay.differing);
     call->code = replay.differing > 0;
 done:
-    replay_release(&replay);
+    for (size_t i = 0; replay.groups && i < replay.stores.count; i++) group_store_close(&replay.groups[i]);
+    for (size_t i = 0; replay.frames && i < replay.frame_stores.count; i++) frame_store_close(&replay.frames[i]);
+    frame_store_close(&replay.decoded);
+    if (replay.temporary && dir_remove(replay.temporary) != OK) log_info("%s", fail_text());
+    free(replay.groups);
+    free(replay.frames);
+    free(replay.items);
+    stored_weights_release(&replay.weights);
+    pipeline_free(&replay.pipeline);
     return result;
 }

@@ -125,15 +125,6 @@ static status ask_add_question(struct ask *ask, const char *question) {
     return OK;
 }
 
-// Splits RUN/ID.
-static status ask_split_group(const char *group, struct arena *arena, const char **run, const char **id) {
-    const char *slash = strrchr(group, '/');
-    if (!slash || !slash[1]) return fail(USAGE, "group: '%s' is not RUN/ID", group);
-    *run = arena_strndup(arena, group, (size_t)(slash - group));
-    *id = slash + 1;
-    return OK;
-}
-
 // Makes the prompt of a group of a run the one that is asked, and writes its texts to standard error.
 static status ask_take_group(struct ask *ask, const char *run, const char *id, struct arena *arena) {
     struct string_list stores = {0};
@@ -269,7 +260,12 @@ status ask_main(struct subcommand_call *call) {
     status result;
     if (given->group && (question || given->media.count || given->template || given->system))
         return fail(USAGE, "--group has its own question, media, template and system message");
-    if (given->group) TRY(ask_split_group(given->group, &call->arena, &run, &id));
+    if (given->group) { // RUN/ID
+        const char *slash = strrchr(given->group, '/');
+        if (!slash || !slash[1]) return fail(USAGE, "group: '%s' is not RUN/ID", given->group);
+        run = arena_strndup(&call->arena, given->group, (size_t)(slash - given->group));
+        id = slash + 1;
+    }
     chat_prompt_init(&ask.prompt);
     TRY_TO(result, done, chat_open(&ask.chat, call->list[0], run, &given->chat, 1));
     TRY_TO(result, done, ask_set_template(&ask));

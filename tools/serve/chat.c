@@ -57,23 +57,6 @@ const void *chat_stage_options(const struct chat *chat, const char *stage) {
     return found && found->kind ? pipeline_options(found) : NULL;
 }
 
-// Fills chat->given.frames: the defaults, what the run has, and what the user gives, the last word last.
-static status chat_set_frames(struct chat *chat, const struct chat_options *given) {
-    const struct pipeline_stage *stage = chat->pipeline ? pipeline_find_stage(chat->pipeline, "frames") : NULL;
-    options_init(&chat->frames, &stage_kinds[STAGE_FRAMES].options, &chat->given.frames);
-    chat->frames.any_files = true;
-    for (const struct key *key = stage ? stage->options.given.first : NULL; key; key = key->next)
-        if (key->value) TRY(options_set(&chat->frames, key->name, key->value));
-    for (size_t i = 0; i < given->frames.count; i++) {
-        const char *text = given->frames.data[i], *equals = strchr(text, '=');
-        if (!equals) return fail(USAGE, "frames: '%s' is not key=value", text);
-        const char *name = arena_strndup(&chat->arena, text, (size_t)(equals - text));
-        const status result = options_set(&chat->frames, name, equals + 1);
-        if (result != OK) return fail_prefix(result, "frames");
-    }
-    return OK;
-}
-
 // Copies the frames that the prompt has to where a stage would get them from another process.
 static status chat_request_frames(void *self, const char *key, struct buf *record, bool *found) {
     const struct chat_prompt *prompt = ((const struct chat *)self)->prompt;
@@ -88,18 +71,6 @@ static status chat_request_frames(void *self, const char *key, struct buf *recor
     return OK;
 }
 
-// Whether all elements are `value`, which is 0 or 1 and so the same in every type but for its bits.
-static bool chat_all_are(const struct stored_tensor *tensor, int value) {
-    const unsigned char *data = tensor->data;
-    const uint32_t wide = value ? 0x3f800000 : 0;
-    const uint16_t narrow = (uint16_t)(!value ? 0 : tensor->type == ELEMENT_F16 ? 0x3c00 : 0x3f80);
-    const size_t size = tensor->type == ELEMENT_F32 ? sizeof wide : sizeof narrow;
-    for (size_t at = 0; at < tensor->size; at += size)
-        if (memcmp(data + at, size == sizeof wide ? (const void *)&wide : (const void *)&narrow, size) != 0)
-            return false;
-    return true;
-}
-
 // *random = whether the weights are as initialised: all normalisation weights are 1 and all biases 0, which no training
 // leaves so. DATAERR.
 static status chat_is_random(const struct chat *chat, bool *random) {
@@ -111,7 +82,13 @@ static status chat_is_random(const struct chat *chat, bool *random) {
         const struct stored_tensor *tensor = safetensors_at(store, i);
         const char *dot = strrchr(tensor->name, '.');
         const bool bias = dot && !strcmp(dot, ".bias"), norm = dot && !strcmp(dot, ".weight") && tensor->rank == 1;
-        if (bias || norm) *random = chat_all_are(tensor, norm);
+        const uint32_t wide = norm ? 0x3f800000 : 0; // the bits of 1 and 0
+        const uint16_t narrow = (uint16_t)(!norm ? 0 : tensor->type == ELEMENT_F16 ? 0x3c00 : 0x3f80);
+        const bool is_wide = tensor->type == ELEMENT_F32;
+        const void *value = is_wide ? (const void *)&wide : (const void *)&narrow;
+        const size_t size = is_wide ? sizeof wide : sizeof narrow;
+        for (size_t at = 0; (bias || norm) && at < tensor->size && *random; at += size)
+            *random = !memcmp((const char *)tensor->data + at, value, size);
         norms += norm;
     }
     *random = *random && norms;
@@ -128,7 +105,19 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
     TRY(chat_find_model(chat, arena_strndup(&chat->arena, name, strlen(name))));
     if (!chat->pipeline && settings && chat_is_run(chat, settings)) TRY(chat_read_run(chat, settings));
     const struct rollout_options *rollout = chat_stage_options(chat, "rollout");
-    TRY(chat_set_frames(chat, given));
+    // Of the frames stage: the defaults, what the run has, and what the user gives, the last word last.
+    const struct pipeline_stage *stage = chat->pipeline ? pipeline_find_stage(chat->pipeline, "frames") : NULL;
+    options_init(&chat->frames, &stage_kinds[STAGE_FRAMES].options, &chat->given.frames);
+    chat->frames.any_files = true;
+    for (const struct key *key = stage ? stage->options.given.first : NULL; key; key = key->next)
+        if (key->value) TRY(options_set(&chat->frames, key->name, key->value));
+    for (size_t i = 0; i < given->frames.count; i++) {
+        const char *text = given->frames.data[i], *equals = strchr(text, '=');
+        if (!equals) return fail(USAGE, "frames: '%s' is not key=value", text);
+        const char *key = arena_strndup(&chat->arena, text, (size_t)(equals - text));
+        const status result = options_set(&chat->frames, key, equals + 1);
+        if (result != OK) return fail_prefix(result, "frames");
+    }
     chat->max_new_tokens = given->max_new_tokens ? given->max_new_tokens : rollout ? rollout->max_new_tokens : 768;
     chat->max_prompt_tokens = given->max_prompt_tokens;
     chat->given.dir = chat->dir;
@@ -311,7 +300,6 @@ status chat_prepare(struct chat *chat, struct chat_prompt *prompt) {
     const struct model_info *info = chat->model->input.info;
     const int64_t pixels = (int64_t)info->patch_size * info->spatial_merge_size;
     struct group *group = prompt->group;
-    struct stage_input input = {0};
     struct arena arena = {0};
     int64_t tokens = (int64_t)media_part_count(group); // at least
     status result = OK;

@@ -47,20 +47,6 @@ static status openai_get_double(const struct json *body, const char *key, double
     return OK;
 }
 
-static status openai_get_stops(struct openai_request *out, const struct json *body, struct openai_refusal *refusal) {
-    const struct json *stop = json_at(body, "stop");
-    const bool list = json_is(stop, JSON_ARRAY);
-    const size_t count = list ? json_count(stop) : stop ? 1 : 0;
-    if (count > OPENAI_STOPS) return openai_refuse(refusal, "stop", "at most %d texts", OPENAI_STOPS);
-    for (size_t i = 0; i < count; i++) {
-        const struct string text = json_string(list ? json_item(stop, i) : stop);
-        if (!text.size || memchr(text.data, 0, text.size))
-            return openai_refuse(refusal, "stop", "must be a text, or a list of texts, none of them empty");
-        out->stops[out->stop_count++] = text;
-    }
-    return OK;
-}
-
 // Whether a value is the one with which a parameter does nothing.
 static bool openai_is_neutral(const struct json *value, const char *neutral) {
     double number;
@@ -143,32 +129,20 @@ status openai_parse(struct openai_request *out, struct arena *arena, struct stri
     if (!((float)out->top_p > 0)) return openai_refuse(refusal, "top_p", "must be above 0");
     out->seeded = json_at(body, "seed") != NULL;
     TRY(openai_get_int(body, "seed", INT64_MIN, INT64_MAX, &out->seed, refusal));
-    return openai_get_stops(out, body, refusal);
+    const struct json *stop = json_at(body, "stop");
+    const bool list = json_is(stop, JSON_ARRAY);
+    const size_t count = list ? json_count(stop) : stop ? 1 : 0;
+    if (count > OPENAI_STOPS) return openai_refuse(refusal, "stop", "at most %d texts", OPENAI_STOPS);
+    for (size_t i = 0; i < count; i++) {
+        const struct string one = json_string(list ? json_item(stop, i) : stop);
+        if (!one.size || memchr(one.data, 0, one.size))
+            return openai_refuse(refusal, "stop", "must be a text, or a list of texts, none of them empty");
+        out->stops[out->stop_count++] = one;
+    }
+    return OK;
 }
 
 // ---- messages ----
-
-// Makes a part of a file's address: data: with base64, or a file below media_root.
-static status openai_fill_medium(struct chat_prompt *prompt, struct part *part, bool video, struct string url,
-                                 const char *media_root, const char *where, struct openai_refusal *refusal) {
-    static const char base64[] = ";base64,";
-    if (!url.size || memchr(url.data, 0, url.size)) return openai_refuse(refusal, where, "must be an address");
-    if (!strncmp(url.data, "data:", 5)) {
-        const char *comma = strchr(url.data, ',');
-        const size_t begin = comma ? (size_t)(comma + 1 - url.data) : 0;
-        if (begin < sizeof base64 - 1 || memcmp(comma + 2 - sizeof base64, base64, sizeof base64 - 1) != 0)
-            return openai_refuse(refusal, where, "a data: address must be one with base64");
-        chat_set_data(prompt, part, video, string_slice(url, begin, url.size));
-        return OK;
-    }
-    const char *colon = strstr(url.data, "://");
-    if (colon && strncmp(url.data, "file://", 7) != 0)
-        return openai_refuse(refusal, where, "nothing is fetched from other machines: send it as a data: address");
-    if (!media_root)
-        return openai_refuse(refusal, where, "the server was started without --media-root: send a data: address");
-    chat_set_medium(prompt, part, video, url.data);
-    return OK;
-}
 
 // Checks that a value is an object with no key but those of `keys`, which ends with NULL.
 static status openai_check_keys(const struct json *object, const char *const *keys, const char *where,
@@ -182,8 +156,10 @@ static status openai_check_keys(const struct json *object, const char *const *ke
     return OK;
 }
 
+// Makes a part of a text, or of a medium's address: data: with base64, or a file below media_root.
 static status openai_fill_part(struct chat_prompt *prompt, struct part *part, const struct json *given,
                                const char *media_root, const char *where, struct openai_refusal *refusal) {
+    static const char base64[] = ";base64,";
     const struct string type = json_string(json_at(given, "type"));
     const bool video = string_equals(type, "video_url");
     if (string_equals(type, "text")) {
@@ -200,7 +176,23 @@ static status openai_fill_part(struct chat_prompt *prompt, struct part *part, co
     TRY(openai_check_keys(object, (const char *const[]){"url", "detail", NULL}, where, refusal));
     if (detail && !string_equals(json_string(detail), "auto"))
         return openai_refuse(refusal, where, "the server's options decide the size of pictures: `detail` must be auto");
-    return openai_fill_medium(prompt, part, video, json_string(json_at(object, "url")), media_root, where, refusal);
+    const struct string url = json_string(json_at(object, "url"));
+    if (!url.size || memchr(url.data, 0, url.size)) return openai_refuse(refusal, where, "must be an address");
+    if (!strncmp(url.data, "data:", 5)) {
+        const char *comma = strchr(url.data, ',');
+        const size_t begin = comma ? (size_t)(comma + 1 - url.data) : 0;
+        if (begin < sizeof base64 - 1 || memcmp(comma + 2 - sizeof base64, base64, sizeof base64 - 1) != 0)
+            return openai_refuse(refusal, where, "a data: address must be one with base64");
+        chat_set_data(prompt, part, video, string_slice(url, begin, url.size));
+        return OK;
+    }
+    const char *colon = strstr(url.data, "://");
+    if (colon && strncmp(url.data, "file://", 7) != 0)
+        return openai_refuse(refusal, where, "nothing is fetched from other machines: send it as a data: address");
+    if (!media_root)
+        return openai_refuse(refusal, where, "the server was started without --media-root: send a data: address");
+    chat_set_medium(prompt, part, video, url.data);
+    return OK;
 }
 
 status openai_fill_prompt(const struct openai_request *request, struct chat_prompt *prompt, const char *media_root,
@@ -298,31 +290,6 @@ void openai_print_usage(struct buf *out, const struct openai_head *head, size_t 
     buf_puts(out, "\n\n");
 }
 
-// Appends the log-probabilities of the tokens that a text has: no special ones, and none outside the vocabulary.
-static void openai_print_logprobs(struct buf *out, const struct generated *tokens, const struct tokenizer *tokenizer) {
-    buf_puts(out, "{\"refusal\":null,\"content\":[");
-    bool first = true;
-    for (size_t t = 0; t < tokens->count; t++) {
-        size_t size;
-        struct buf text = {0};
-        const char *piece = tokenizer_piece(tokenizer, tokens->tokens[t], &size);
-        if (!piece || tokenizer_is_special(tokenizer, tokens->tokens[t])) continue;
-        buf_puts(&text, "");
-        utf8_replace(piece, size, &text);
-        buf_puts(out, first ? "{\"token\":" : ",{\"token\":");
-        json_print_string(out, text.data, text.size);
-        buf_puts(out, ",\"logprob\":");
-        buf_reserve(out, JSON_NUMBER_SIZE);
-        out->size = (size_t)(json_put_number(out->data + out->size, (double)tokens->logprobs[t], true) - out->data);
-        buf_puts(out, ",\"bytes\":[");
-        for (size_t i = 0; i < size; i++) buf_printf(out, i ? ",%d" : "%d", (unsigned char)piece[i]);
-        buf_puts(out, "],\"top_logprobs\":[]}");
-        buf_release(&text);
-        first = false;
-    }
-    buf_puts(out, "]}");
-}
-
 void openai_print_answer(struct buf *out, const struct openai_head *head, const struct openai_choice *choices,
                          size_t count, size_t prompt, size_t completion, const struct tokenizer *tokenizer) {
     openai_print_head(out, head, "chat.completion");
@@ -332,10 +299,28 @@ void openai_print_answer(struct buf *out, const struct openai_head *head, const 
             out, "%s{\"index\":%zu,\"message\":{\"role\":\"assistant\",\"refusal\":null,\"content\":", i ? "," : "", i);
         json_print_string(out, choices[i].text.data, choices[i].text.size);
         buf_puts(out, "},\"logprobs\":");
-        if (choices[i].tokens)
-            openai_print_logprobs(out, choices[i].tokens, tokenizer);
-        else
-            buf_puts(out, "null");
+        const struct generated *tokens = choices[i].tokens;
+        const char *separator = "";
+        buf_puts(out, tokens ? "{\"refusal\":null,\"content\":[" : "null");
+        for (size_t t = 0; tokens && t < tokens->count; t++) {
+            size_t size;
+            struct buf text = {0};
+            const char *piece = tokenizer_piece(tokenizer, tokens->tokens[t], &size);
+            if (!piece || tokenizer_is_special(tokenizer, tokens->tokens[t])) continue; // the text has neither
+            buf_puts(&text, "");
+            utf8_replace(piece, size, &text);
+            buf_printf(out, "%s{\"token\":", separator);
+            json_print_string(out, text.data, text.size);
+            buf_puts(out, ",\"logprob\":");
+            buf_reserve(out, JSON_NUMBER_SIZE);
+            out->size = (size_t)(json_put_number(out->data + out->size, (double)tokens->logprobs[t], true) - out->data);
+            buf_puts(out, ",\"bytes\":[");
+            for (size_t b = 0; b < size; b++) buf_printf(out, b ? ",%d" : "%d", (unsigned char)piece[b]);
+            buf_puts(out, "],\"top_logprobs\":[]}");
+            buf_release(&text);
+            separator = ",";
+        }
+        if (tokens) buf_puts(out, "]}");
         buf_printf(out, ",\"finish_reason\":\"%s\"}", choices[i].finish);
     }
     buf_puts(out, "]");

@@ -278,20 +278,6 @@ static void serve_finish(struct serve *serve, struct serve_job *job, const struc
 
 // ---- requests ----
 
-// Whether the request has the key; otherwise answers.
-static bool serve_is_allowed(const struct serve *serve, struct http_request *http) {
-    static const char scheme[] = "Bearer ";
-    const char *given = http_find_header(http, "Authorization");
-    if (!*serve->key) return true;
-    if (given && !strncasecmp(given, scheme, sizeof scheme - 1) &&
-        http_same_secret(given + sizeof scheme - 1, serve->key))
-        return true;
-    http_add_header(http, "WWW-Authenticate", "Bearer");
-    serve_refuse(http, &(struct openai_refusal){.code = 401, .name = "invalid_api_key"},
-                 "the request has no key, or a wrong one: Authorization: Bearer KEY");
-    return false;
-}
-
 // Parses a request into the job.
 static status serve_parse(struct serve *serve, struct serve_job *job, struct openai_refusal *refusal) {
     struct openai_request *request = &job->request;
@@ -368,10 +354,17 @@ static void serve_handle_models(struct serve *serve, struct http_request *http, 
 }
 
 static void serve_handle(void *context, struct http_request *http) {
-    static const char models[] = "/v1/models/";
+    static const char models[] = "/v1/models/", scheme[] = "Bearer ";
     struct serve *serve = context;
     http_add_header(http, "Cross-Origin-Resource-Policy", "same-origin");
-    if (!serve_is_allowed(serve, http)) return;
+    const char *key = http_find_header(http, "Authorization");
+    if (*serve->key && (!key || strncasecmp(key, scheme, sizeof scheme - 1) != 0 ||
+                        !http_same_secret(key + sizeof scheme - 1, serve->key))) {
+        http_add_header(http, "WWW-Authenticate", "Bearer");
+        serve_refuse(http, &(struct openai_refusal){.code = 401, .name = "invalid_api_key"},
+                     "the request has no key, or a wrong one: Authorization: Bearer KEY");
+        return;
+    }
     if (!strcmp(http->path, "/v1/chat/completions"))
         serve_handle_chat(serve, http);
     else if (!strcmp(http->path, "/v1/models"))
@@ -517,15 +510,6 @@ static status serve_listen(struct serve *serve) {
     return OK;
 }
 
-static status serve_start_threads(struct serve *serve) {
-    serve->prepared = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (serve->prepared < 0) return fail(UNAVAILABLE, "eventfd: %s", strerror(errno));
-    for (; serve->thread_count < PREPARING; serve->thread_count++)
-        if (pthread_create(&serve->threads[serve->thread_count], NULL, serve_prepare, serve))
-            return fail(UNAVAILABLE, "cannot start thread %d of %d", serve->thread_count + 1, PREPARING);
-    return OK;
-}
-
 status serve_main(struct subcommand_call *call) {
     struct serve serve = {.given = call->given, .started = (int64_t)clock_realtime(), .prepared = -1};
     const char *model = call->list[0];
@@ -544,7 +528,11 @@ status serve_main(struct subcommand_call *call) {
     serve.chat->given.media_root = serve.given->media_root;
     snprintf(serve.fingerprint, sizeof serve.fingerprint, "fp_%016llx",
              (unsigned long long)stage_model_hash(serve.chat->model));
-    TRY_TO(result, done, serve_start_threads(&serve));
+    serve.prepared = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (serve.prepared < 0) TRY_TO(result, done, fail(UNAVAILABLE, "eventfd: %s", strerror(errno)));
+    for (; serve.thread_count < PREPARING; serve.thread_count++)
+        if (pthread_create(&serve.threads[serve.thread_count], NULL, serve_prepare, &serve))
+            TRY_TO(result, done, fail(UNAVAILABLE, "cannot start thread %d of %d", serve.thread_count + 1, PREPARING));
     TRY_TO(result, done, serve_listen(&serve));
     result = serve_loop(&serve);
 done:
