@@ -59,32 +59,6 @@ static bool method_is_scored(const struct pipeline *pipeline, const struct pipel
     return false;
 }
 
-// Sets and checks what the method, which stands at `at`, says of other stages.
-static void method_set_keys(struct parsed_file *file, const struct method *method, struct location at) {
-    const bool frozen = method->reference == METHOD_REFERENCE_FROZEN, ema = method->reference == METHOD_REFERENCE_EMA;
-    const bool term = method->kl > METHOD_KL_OPTIONAL, accurate = method->kl > METHOD_KL_ALL;
-    const bool parts = method->kl == METHOD_KL_ACCURATE_PARTS;
-    const struct option *ema_every = option_find(&stage_kinds[STAGE_OPTIM].options, "ema_every");
-    char why[128];
-    snprintf(why, sizeof why, "method %s, which needs an answer of the reference's own", method->name);
-    if (method->bonus == BONUS_GENERATED) method_set_key(file, STAGE_REFSCORE, "generate", "answer", at, why);
-    snprintf(why, sizeof why, "method %s, which has %s KL term", method->name, term ? "a" : "no");
-    if (method->kl != METHOD_KL_OPTIONAL) method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", at, why);
-    if (term) {
-        method_set_key(file, STAGE_REFSCORE, "logprobs", "all", at, needs_logprobs);
-        snprintf(why, sizeof why, "method %s, whose KL term counts %s completions", method->name,
-                 accurate ? "the accurate" : "all");
-        method_set_key(file, STAGE_OPTIM, "kl_on", accurate ? "accurate" : "all", at, why);
-        snprintf(why, sizeof why, "method %s, whose KL term has %s", method->name,
-                 parts ? "a mean for the thinking and one for the answer" : "one mean over all tokens");
-        method_set_key(file, STAGE_OPTIM, "kl_parts", parts ? "separate" : "whole", at, why);
-    }
-    snprintf(why, sizeof why, "method %s, whose reference %s", method->name,
-             frozen ? "is frozen" : "follows the policy");
-    method_set_key(file, STAGE_OPTIM, "ema_every", ema ? ema_every->default_value : "0", at,
-                   frozen || ema ? why : NULL);
-}
-
 void validate_method(struct parsed_file *file) {
     const struct pipeline_stage *reward = method_find_stage(file, STAGE_REWARD), *judge = file->pipeline->stages;
     const struct pipeline_stage *optim = method_find_stage(file, STAGE_OPTIM);
@@ -106,7 +80,30 @@ void validate_method(struct parsed_file *file) {
             diagnostic_add(&file->diagnostics, at,
                            "%s: method %s needs %s before it, or a program that writes consistency.probability",
                            reward->name, method->name, stage_kinds[STAGE_CONSISTENCY].name);
-        method_set_keys(file, method, at);
+        // What the method says of other stages is set and checked.
+        const bool frozen = method->reference == METHOD_REFERENCE_FROZEN,
+                   ema = method->reference == METHOD_REFERENCE_EMA;
+        const bool term = method->kl > METHOD_KL_OPTIONAL, accurate = method->kl > METHOD_KL_ALL;
+        const bool parts = method->kl == METHOD_KL_ACCURATE_PARTS;
+        const struct option *ema_every = option_find(&stage_kinds[STAGE_OPTIM].options, "ema_every");
+        char why[128];
+        snprintf(why, sizeof why, "method %s, which needs an answer of the reference's own", method->name);
+        if (method->bonus == BONUS_GENERATED) method_set_key(file, STAGE_REFSCORE, "generate", "answer", at, why);
+        snprintf(why, sizeof why, "method %s, which has %s KL term", method->name, term ? "a" : "no");
+        if (method->kl != METHOD_KL_OPTIONAL) method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", at, why);
+        if (term) {
+            method_set_key(file, STAGE_REFSCORE, "logprobs", "all", at, needs_logprobs);
+            snprintf(why, sizeof why, "method %s, whose KL term counts %s completions", method->name,
+                     accurate ? "the accurate" : "all");
+            method_set_key(file, STAGE_OPTIM, "kl_on", accurate ? "accurate" : "all", at, why);
+            snprintf(why, sizeof why, "method %s, whose KL term has %s", method->name,
+                     parts ? "a mean for the thinking and one for the answer" : "one mean over all tokens");
+            method_set_key(file, STAGE_OPTIM, "kl_parts", parts ? "separate" : "whole", at, why);
+        }
+        snprintf(why, sizeof why, "method %s, whose reference %s", method->name,
+                 frozen ? "is frozen" : "follows the policy");
+        method_set_key(file, STAGE_OPTIM, "ema_every", ema ? ema_every->default_value : "0", at,
+                       frozen || ema ? why : NULL);
         if (method->kl != METHOD_KL_OPTIONAL) return;
     }
     // A `kl` that no method asks for.

@@ -292,30 +292,6 @@ enum { CHOICES = 4, NEGATIVES = CHOICES - 1 };
 
 enum { STREAM_NEGATIVES, STREAM_OPTIONS }; // of random numbers
 
-// Draws three negatives without replacement and shuffles them with the answer, whose index becomes *right.
-static status format_draw_choices(const struct format_options *options, const struct group *group, struct json *record,
-                                  struct string choices[CHOICES], size_t *right) {
-    struct json *negatives;
-    struct string drawn[CHOICES];
-    size_t order[CHOICES];
-    TRY(format_string(record, "answer", false, &drawn[0]));
-    TRY(format_strings(record, "negative_answers", &negatives));
-    size_t count = json_count(negatives);
-    if (count < NEGATIVES) return fail(DATAERR, "negative_answers: %zu, but %d are needed", count, NEGATIVES);
-    struct arena arena = {0};
-    size_t *shuffled = arena_alloc(&arena, count * sizeof *shuffled);
-    uint64_t key = rng_key(options->seed, group->sample_id.data);
-    rng_shuffle(key, STREAM_NEGATIVES, count, shuffled);
-    for (size_t i = 0; i < NEGATIVES; i++) drawn[i + 1] = json_string(json_item(negatives, shuffled[i]));
-    arena_release(&arena);
-    rng_shuffle(key, STREAM_OPTIONS, CHOICES, order);
-    for (size_t i = 0; i < CHOICES; i++) {
-        choices[i] = drawn[order[i]];
-        if (order[i] == 0) *right = i;
-    }
-    return OK;
-}
-
 // Adds the medium DIR/video_source/NAME, where NAME is the string of a key.
 static status format_add_medium(struct group *group, struct format_media *media, enum part_kind kind, const char *dir,
                                 struct json *record, const char *name_key) {
@@ -352,7 +328,25 @@ static status format_read_seed_bench_r1(const struct format_options *options, st
             if (letter.size == 1 && (letter.data[0] == 'A' + (int)right || letter.data[0] == 'a' + (int)right)) break;
         if (right == CHOICES) return fail(DATAERR, "golden_choice_idx: not a letter from A to D");
     } else {
-        TRY(format_draw_choices(options, *out, record, choices, &right));
+        // Three negatives are drawn without replacement and shuffled with the answer.
+        struct json *negatives;
+        struct string drawn[CHOICES];
+        size_t order[CHOICES];
+        TRY(format_string(record, "answer", false, &drawn[0]));
+        TRY(format_strings(record, "negative_answers", &negatives));
+        size_t count = json_count(negatives);
+        if (count < NEGATIVES) return fail(DATAERR, "negative_answers: %zu, but %d are needed", count, NEGATIVES);
+        struct arena arena = {0};
+        size_t *shuffled = arena_alloc(&arena, count * sizeof *shuffled);
+        uint64_t key = rng_key(options->seed, (*out)->sample_id.data);
+        rng_shuffle(key, STREAM_NEGATIVES, count, shuffled);
+        for (size_t i = 0; i < NEGATIVES; i++) drawn[i + 1] = json_string(json_item(negatives, shuffled[i]));
+        arena_release(&arena);
+        rng_shuffle(key, STREAM_OPTIONS, CHOICES, order);
+        for (size_t i = 0; i < CHOICES; i++) {
+            choices[i] = drawn[order[i]];
+            if (order[i] == 0) right = i;
+        }
     }
     TRY(format_string(record, "question", false, &problem));
     buf_append(&text, problem.data, problem.size);
@@ -482,26 +476,6 @@ static bool format_skip_letter(struct string option, size_t index, struct string
     return punctuation || space_end > letter_end || letter_end == end;
 }
 
-// Sets the prompt's options to those of the record without their own letters. A letter that could be a word or a part
-// of one, as in "A knife" and "A.M.", counts as such only if all options begin with theirs.
-static void format_set_bare_options(struct group *group, struct json *options) {
-    size_t count = json_count(options), lettered = 0;
-    struct arena arena = {0};
-    struct string *texts = arena_alloc(&arena, count * sizeof *texts);
-    struct string bare;
-    bool marked;
-    for (size_t i = 0; i < count; i++) {
-        texts[i] = json_string(json_item(options, i));
-        lettered += format_skip_letter(texts[i], i, &bare, &marked);
-    }
-    for (size_t i = 0; i < count; i++) {
-        bool skips = format_skip_letter(texts[i], i, &bare, &marked) && (marked || (lettered == count && count > 1));
-        if (skips && bare.size) texts[i] = bare; // the letter alone is the text
-    }
-    format_set_options(group, texts, count);
-    arena_release(&arena);
-}
-
 // Adds the medium at `path`, as the record's data_type says; none in a group of an unknown kind, which is quarantined.
 static status format_add_only_medium(const struct format_options *options, struct group *group, struct json *record,
                                      struct string path, struct format_media *media) {
@@ -545,7 +519,24 @@ static status format_read_video_r1(const struct format_options *options, struct 
     if (type == PROBLEM_CHOICE) {
         TRY(format_strings(record, "options", &choices));
         if (!json_count(choices)) return fail(DATAERR, "options: empty");
-        format_set_bare_options(*out, choices);
+        // The prompt's options are those of the record without their own letters. A letter that could be a word or a
+        // part of one, as in "A knife" and "A.M.", counts as such only if all options begin with theirs.
+        size_t count = json_count(choices), lettered = 0;
+        struct arena arena = {0};
+        struct string *texts = arena_alloc(&arena, count * sizeof *texts);
+        struct string bare;
+        bool marked;
+        for (size_t i = 0; i < count; i++) {
+            texts[i] = json_string(json_item(choices, i));
+            lettered += format_skip_letter(texts[i], i, &bare, &marked);
+        }
+        for (size_t i = 0; i < count; i++) {
+            bool skips =
+                format_skip_letter(texts[i], i, &bare, &marked) && (marked || (lettered == count && count > 1));
+            if (skips && bare.size) texts[i] = bare; // the letter alone is the text
+        }
+        format_set_options(*out, texts, count);
+        arena_release(&arena);
     }
     buf_append(&text, problem.data, problem.size);
     if (choices) buf_puts(&text, "Options:\n");

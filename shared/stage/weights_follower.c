@@ -108,27 +108,6 @@ done:
     return result;
 }
 
-// Removes the files of a kind except `keep` and the newest other copy.
-static void weights_prune(const char *path, const char *prefix, const char *keep) {
-    DIR *dir = opendir(path);
-    struct stat info;
-    struct timespec newest = {0};
-    char second[NAME_MAX + 1] = "";
-    for (int pass = 0; dir && pass < 2; pass++, rewinddir(dir))
-        for (struct dirent *entry; (entry = readdir(dir));) {
-            const char *name = entry->d_name;
-            if (strncmp(name, prefix, strlen(prefix)) != 0 || !strcmp(name, keep)) continue;
-            if (pass == 0 && !strchr(name, '.') && !fstatat(dirfd(dir), name, &info, 0) &&
-                (info.st_mtim.tv_sec > newest.tv_sec ||
-                 (info.st_mtim.tv_sec == newest.tv_sec && info.st_mtim.tv_nsec >= newest.tv_nsec))) {
-                newest = info.st_mtim;
-                snprintf(second, sizeof second, "%s", name);
-            }
-            if (pass == 1 && strcmp(name, second) != 0) (void)unlinkat(dirfd(dir), name, 0);
-        }
-    if (dir) closedir(dir);
-}
-
 status weights_fetch(struct io_thread *io, const char *dir, bool whole, struct remote_weights *remote) {
     const bool reference = remote->weights.reference;
     char lock[PATH_MAX + 64], part[sizeof remote->local + sizeof ".part"];
@@ -164,7 +143,27 @@ status weights_fetch(struct io_thread *io, const char *dir, bool whole, struct r
     }
     if (result == OK && (fdatasync(fd) || (rename(part, path) && !weights_path_has(path, remote->size))))
         result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (result == OK) weights_prune(dir, weights_copy_prefixes[reference], path_base_name(path));
+    if (result == OK) {
+        // The files of this kind are removed, except this one and the newest other copy.
+        const char *prefix = weights_copy_prefixes[reference];
+        DIR *directory = opendir(dir);
+        struct stat info;
+        struct timespec newest = {0};
+        char second[NAME_MAX + 1] = "";
+        for (int pass = 0; directory && pass < 2; pass++, rewinddir(directory))
+            for (struct dirent *entry; (entry = readdir(directory));) {
+                const char *name = entry->d_name;
+                if (strncmp(name, prefix, strlen(prefix)) != 0 || !strcmp(name, path_base_name(path))) continue;
+                if (pass == 0 && !strchr(name, '.') && !fstatat(dirfd(directory), name, &info, 0) &&
+                    (info.st_mtim.tv_sec > newest.tv_sec ||
+                     (info.st_mtim.tv_sec == newest.tv_sec && info.st_mtim.tv_nsec >= newest.tv_nsec))) {
+                    newest = info.st_mtim;
+                    snprintf(second, sizeof second, "%s", name);
+                }
+                if (pass == 1 && strcmp(name, second) != 0) (void)unlinkat(dirfd(directory), name, 0);
+            }
+        if (directory) closedir(directory);
+    }
 done:
     if (fd >= 0) close(fd);
     close(lock_fd); // and so unlocks it

@@ -180,36 +180,6 @@ struct regex {
     pcre2_match_data *match;
 };
 
-// Rewrites a pattern for PCRE2: \s and \S, because PCRE2's own \s matches U+180E, which is no longer white space; and
-// with `full` \p{L} and \p{N}. Appends to *out, whose data is not NULL afterwards.
-static void regex_translate(const char *pattern, size_t size, bool full, struct buf *out) {
-    bool in_class = false;
-    size_t used;
-    for (size_t at = 0; at < size; at += used) {
-        const char *rest = pattern + at;
-        size_t left = size - at;
-        if (*rest == '[') in_class = true;
-        if (*rest == ']') in_class = false;
-        if (full && left >= 5 && (!memcmp(rest, "\\p{L}", 5) || !memcmp(rest, "\\p{N}", 5))) {
-            used = 5;
-            buf_printf(out, in_class ? "%.5s%s" : "[%.5s%s]", rest,
-                       rest[3] == 'L' ? regex_new_letters : regex_new_numbers);
-        } else if (*rest == '\\' && left >= 2) {
-            used = 2;
-            if (rest[1] == 's')
-                buf_puts(out, "\\p{White_Space}");
-            else if (rest[1] == 'S')
-                buf_puts(out, "\\P{White_Space}");
-            else
-                buf_append(out, rest, used);
-        } else {
-            used = 1;
-            buf_append(out, rest, used);
-        }
-    }
-    buf_puts(out, "");
-}
-
 status regex_new(struct regex **out, const char *pattern, size_t size) {
     const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     struct buf translated = {0};
@@ -221,7 +191,33 @@ status regex_new(struct regex **out, const char *pattern, size_t size) {
         int code;
         size_t offset;
         buf_clear(&translated);
-        regex_translate(pattern, size, full, &translated);
+        // The pattern is rewritten for PCRE2: \s and \S, because PCRE2's own \s matches U+180E, which is no longer
+        // white space; and with `full` \p{L} and \p{N}.
+        bool in_class = false;
+        size_t used;
+        for (size_t at = 0; at < size; at += used) {
+            const char *rest = pattern + at;
+            size_t left = size - at;
+            if (*rest == '[') in_class = true;
+            if (*rest == ']') in_class = false;
+            if (full && left >= 5 && (!memcmp(rest, "\\p{L}", 5) || !memcmp(rest, "\\p{N}", 5))) {
+                used = 5;
+                buf_printf(&translated, in_class ? "%.5s%s" : "[%.5s%s]", rest,
+                           rest[3] == 'L' ? regex_new_letters : regex_new_numbers);
+            } else if (*rest == '\\' && left >= 2) {
+                used = 2;
+                if (rest[1] == 's')
+                    buf_puts(&translated, "\\p{White_Space}");
+                else if (rest[1] == 'S')
+                    buf_puts(&translated, "\\P{White_Space}");
+                else
+                    buf_append(&translated, rest, used);
+            } else {
+                used = 1;
+                buf_append(&translated, rest, used);
+            }
+        }
+        buf_puts(&translated, "");
         p->code = pcre2_compile((PCRE2_SPTR)translated.data, translated.size, options, &code, &offset, NULL);
         if (!p->code) {
             char reason[256] = "";

@@ -253,35 +253,6 @@ struct inspected_data {
     char first_missing[512]; // which medium and why
 };
 
-static status inspection_visit_part(struct inspected_data *data, const struct part *part) {
-    struct arena arena = {0};
-    char *path = NULL;
-    status result = media_path(&path, &arena, data->media_root, media_uri(part));
-    if (result == OK && data->inside) result = media_check_inside(data->media_root, path);
-    if (result == OK && access(path, R_OK)) result = fail(BAD_SAMPLE, "%s", strerror(errno));
-    data->media++;
-    if (result == BAD_SAMPLE) {
-        if (!data->missing++)
-            snprintf(data->first_missing, sizeof data->first_missing, "%s: %s", path ? path : media_uri(part).data,
-                     fail_text());
-        result = OK;
-    } else if (result == OK && !data->opened) {
-        struct sampling_config sampling = media_sampling(&data->sampling, part);
-        struct frames_view view = {0};
-        data->opened = true;
-        sampling.min_frames = sampling.max_frames = 2; // the first and the last one
-        result = media_decode(&view, path, part->kind == PART_VIDEO, &sampling, NULL);
-        frames_view_release(&view);
-        if (result == BAD_SAMPLE) {
-            inspection_add(data->inspection, WARNING, data->source, "data",
-                           "%s: %s; the samples of such media are quarantined", path, fail_text());
-            result = OK;
-        }
-    }
-    arena_release(&arena);
-    return result;
-}
-
 static status inspection_visit_sample(void *context, const struct dataset_sample *sample) {
     struct inspected_data *data = context;
     if (data->samples == INSPECTED_SAMPLES) return END;
@@ -295,7 +266,34 @@ static status inspection_visit_sample(void *context, const struct dataset_sample
         data->needs_frames = NULL;
     }
     const struct part *part;
-    for (size_t i = 0; data->look && (part = media_part(group, i)); i++) TRY(inspection_visit_part(data, part));
+    for (size_t i = 0; data->look && (part = media_part(group, i)); i++) {
+        struct arena arena = {0};
+        char *path = NULL;
+        status result = media_path(&path, &arena, data->media_root, media_uri(part));
+        if (result == OK && data->inside) result = media_check_inside(data->media_root, path);
+        if (result == OK && access(path, R_OK)) result = fail(BAD_SAMPLE, "%s", strerror(errno));
+        data->media++;
+        if (result == BAD_SAMPLE) {
+            if (!data->missing++)
+                snprintf(data->first_missing, sizeof data->first_missing, "%s: %s", path ? path : media_uri(part).data,
+                         fail_text());
+            result = OK;
+        } else if (result == OK && !data->opened) {
+            struct sampling_config sampling = media_sampling(&data->sampling, part);
+            struct frames_view view = {0};
+            data->opened = true;
+            sampling.min_frames = sampling.max_frames = 2; // the first and the last one
+            result = media_decode(&view, path, part->kind == PART_VIDEO, &sampling, NULL);
+            frames_view_release(&view);
+            if (result == BAD_SAMPLE) {
+                inspection_add(data->inspection, WARNING, data->source, "data",
+                               "%s: %s; the samples of such media are quarantined", path, fail_text());
+                result = OK;
+            }
+        }
+        arena_release(&arena);
+        TRY(result);
+    }
     return OK;
 }
 

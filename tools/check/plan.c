@@ -92,28 +92,6 @@ static status plan_change_sum(struct resource_plan *plan, const struct plan_chan
     return result;
 }
 
-// *value = the largest round number below the present one with which the stages fit, 0 if there is none. The sum grows
-// with the number.
-static status plan_find_number(struct resource_plan *plan, const struct plan_change *change, const char *device,
-                               int machine, uint64_t capacity, int64_t *value) {
-    uint64_t bytes;
-    int64_t now = 0, low = change->least / change->round - 1, high; // low fits, or is below the least
-    *value = 0;
-    for (size_t i = 0; i < plan->count; i++)
-        if (*plan_number(change, &plan->stages[i]) > now) now = *plan_number(change, &plan->stages[i]);
-    high = (now + change->round - 1) / change->round;
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        TRY(plan_change_sum(plan, change, middle * change->round, device, machine, &bytes));
-        if (bytes <= capacity)
-            low = middle;
-        else
-            high = middle;
-    }
-    if (low * change->round >= change->least) *value = low * change->round;
-    return OK;
-}
-
 // Prints what each change alone would save on a GPU of a machine, which has `capacity` bytes and needs `total`. If
 // `fitting` is empty, it gets the first change after which the stages fit. DATAERR as in planned_stage_needs.
 static status plan_print_advice(const struct resource_plan *plan, const char *device, int machine, uint64_t capacity,
@@ -127,7 +105,21 @@ static status plan_print_advice(const struct resource_plan *plan, const char *de
         uint64_t bytes;
         int64_t value = 0;
         if (change->round) {
-            TRY(plan_find_number(&changed, change, device, machine, capacity, &value));
+            // The largest round number below the present one with which the stages fit. The sum grows with the number.
+            int64_t now = 0, low = change->least / change->round - 1, high; // low fits, or is below the least
+            value = 0;
+            for (size_t k = 0; k < changed.count; k++)
+                if (*plan_number(change, &changed.stages[k]) > now) now = *plan_number(change, &changed.stages[k]);
+            high = (now + change->round - 1) / change->round;
+            while (high - low > 1) {
+                const int64_t middle = low + (high - low) / 2;
+                TRY(plan_change_sum(&changed, change, middle * change->round, device, machine, &bytes));
+                if (bytes <= capacity)
+                    low = middle;
+                else
+                    high = middle;
+            }
+            if (low * change->round >= change->least) value = low * change->round;
             if (!value) value = change->least;
         }
         TRY(plan_change_sum(&changed, change, value, device, machine, &bytes));

@@ -190,28 +190,6 @@ void figure_print_cell(struct buf *out, struct string text, size_t width, bool r
     if (!right) buf_printf(out, "%*s", padding, "");
 }
 
-// Appends the cell of figure f of a column's list: shares in percent, "-" for what the column does not have.
-static void figure_print_number(struct buf *out, const struct figure *list, size_t f, size_t width) {
-    const struct figure *figure = list ? &list[f] : NULL;
-    char cell[128];
-    if (!figure || isnan(figure->value))
-        snprintf(cell, sizeof cell, "-");
-    else if (figure->form == FIGURE_INTERVAL)
-        snprintf(cell, sizeof cell, "%.1f %% (%.1f..%.1f)", 100 * figure->value, 100 * figure[1].value,
-                 100 * figure[2].value);
-    else if (figure->form == FIGURE_OF_RECORDS)
-        snprintf(cell, sizeof cell, "%.1f %% of %.0f", 100 * figure->value, list->value);
-    else if (figure->form == FIGURE_SHARE)
-        snprintf(cell, sizeof cell, "%.1f %%", 100 * figure->value);
-    else
-        snprintf(cell, sizeof cell, "%.*f",
-                 figure->form == FIGURE_THOUSANDTHS ? 3
-                 : figure->form == FIGURE_TENTHS    ? 1
-                                                    : 0,
-                 figure->value);
-    figure_print_cell(out, string_of(cell), width, true);
-}
-
 static void figure_table_text(const struct figure_table *table, struct buf *out) {
     figure_print_cell(out, (struct string){"", 0}, table->label_width, false);
     for (size_t c = 0; c < table->columns; c++) figure_print_cell(out, table->names[c], table->column_width, true);
@@ -233,8 +211,26 @@ static void figure_table_text(const struct figure_table *table, struct buf *out)
             buf_puts(out, indent ? "  " : "");
             figure_print_cell(out, indent && !section->by_name ? block->name : string_of(block->any[f].key),
                               table->label_width - indent, false);
-            for (size_t c = 0; c < table->columns; c++)
-                figure_print_number(out, block->columns[c], f, table->column_width);
+            for (size_t c = 0; c < table->columns; c++) {
+                const struct figure *figure = block->columns[c] ? &block->columns[c][f] : NULL;
+                char cell[128];
+                if (!figure || isnan(figure->value))
+                    snprintf(cell, sizeof cell, "-");
+                else if (figure->form == FIGURE_INTERVAL)
+                    snprintf(cell, sizeof cell, "%.1f %% (%.1f..%.1f)", 100 * figure->value, 100 * figure[1].value,
+                             100 * figure[2].value);
+                else if (figure->form == FIGURE_OF_RECORDS)
+                    snprintf(cell, sizeof cell, "%.1f %% of %.0f", 100 * figure->value, block->columns[c]->value);
+                else if (figure->form == FIGURE_SHARE)
+                    snprintf(cell, sizeof cell, "%.1f %%", 100 * figure->value);
+                else
+                    snprintf(cell, sizeof cell, "%.*f",
+                             figure->form == FIGURE_THOUSANDTHS ? 3
+                             : figure->form == FIGURE_TENTHS    ? 1
+                                                                : 0,
+                             figure->value);
+                figure_print_cell(out, string_of(cell), table->column_width, true);
+            }
             buf_puts(out, "\n");
         }
     }

@@ -590,26 +590,6 @@ static status replay_compare_pixels(struct replay *replay, const char *key, size
 
 // ---- answers ----
 
-// Prints what differs in one group.
-static status replay_print(const struct replay *replay, const struct replay_pending *pending,
-                           const struct differences *differences) {
-    enum { COLUMNS = 80 };
-    struct buf out = {0};
-    if (replay->given->json) {
-        buf_puts(&out, "{\"id\":");
-        json_print_string(&out, pending->id, strlen(pending->id));
-        buf_printf(&out, ",\"equal\":%s,\"differences\":", differences->count ? "false" : "true");
-        differences_json(differences, &out);
-        buf_puts(&out, "}\n");
-    } else {
-        buf_printf(&out, "%-12s %s\n", pending->id, differences->count ? "differs" : "equal");
-        differences_text(differences, json_count(json_at(pending->then, "completions")), COLUMNS, &out);
-    }
-    const bool written = fwrite(out.data, 1, out.size, stdout) == out.size && !fflush(stdout);
-    buf_release(&out);
-    return written ? OK : fail(UNAVAILABLE, "cannot write to standard output");
-}
-
 // Compares the program's answer with what the store has. DATAERR when it is not the group.
 static status replay_answer(struct replay *replay, struct replay_pending *pending, const char *line, size_t size) {
     struct differences differences = {0};
@@ -630,7 +610,21 @@ static status replay_answer(struct replay *replay, struct replay_pending *pendin
         if (key.data && string_equals(json_string(json_at(json_item(again, i), "key")), key.data))
             TRY_TO(result, done, replay_compare_pixels(replay, key.data, i, &differences));
     }
-    result = replay_print(replay, pending, &differences);
+    enum { COLUMNS = 80 };
+    struct buf out = {0};
+    if (replay->given->json) {
+        buf_puts(&out, "{\"id\":");
+        json_print_string(&out, pending->id, strlen(pending->id));
+        buf_printf(&out, ",\"equal\":%s,\"differences\":", differences.count ? "false" : "true");
+        differences_json(&differences, &out);
+        buf_puts(&out, "}\n");
+    } else {
+        buf_printf(&out, "%-12s %s\n", pending->id, differences.count ? "differs" : "equal");
+        differences_text(&differences, json_count(json_at(pending->then, "completions")), COLUMNS, &out);
+    }
+    const bool written = fwrite(out.data, 1, out.size, stdout) == out.size && !fflush(stdout);
+    buf_release(&out);
+    result = written ? OK : fail(UNAVAILABLE, "cannot write to standard output");
     replay->equal += !differences.count;
     replay->differing += differences.count > 0;
 done:

@@ -120,34 +120,6 @@ static void draw_string(struct buf *out, const char *key, const char *value) {
     buf_puts(out, ", ");
 }
 
-// Appends a line of an annotation file; with choices in a fixed order if `level` is not NULL.
-static void draw_annotation(struct buf *out, const char *clip, const struct story *story, enum tense tense,
-                            const char *level) {
-    struct arena memory = {0};
-    const char *names[WORLD_VALUES], *id = arena_printf(&memory, "%s-%s", clip, tense_names[tense]);
-    const int right = draw_order(rng_key(story->key, tense_names[tense]), story, tense, names);
-    buf_puts(out, "{");
-    draw_string(out, "sample_id", id);
-    draw_string(out, "question", arena_printf(&memory, "%s\n", world_question(story->task, tense)));
-    draw_string(out, "video_source", "miniature");
-    draw_string(out, "video_basename", arena_printf(&memory, "%s.mp4", clip));
-    draw_string(out, "current_observation_basename", arena_printf(&memory, "%s.png", clip));
-    draw_string(out, "domain", task_names[story->task]);
-    if (level) {
-        draw_string(out, "task_level", level);
-        for (int i = 0; i < WORLD_VALUES; i++) draw_string(out, arena_printf(&memory, "choice_%c", 'a' + i), names[i]);
-        draw_string(out, "golden_choice_idx", arena_printf(&memory, "%c", 'A' + right));
-    } else {
-        draw_string(out, "answer", names[right]);
-        buf_puts(out, "\"negative_answers\": [");
-        for (int i = 1; i < WORLD_VALUES; i++)
-            buf_printf(out, "%s\"%s\"", i > 1 ? ", " : "", names[(right + i) % WORLD_VALUES]);
-        buf_puts(out, "], ");
-    }
-    buf_printf(out, "\"task_progress_metadata\": [{\"start_frame\": 0, \"stop_frame\": %d}]}\n", WORLD_FRAMES - 1);
-    arena_release(&memory);
-}
-
 // Appends a line of the layout sft, with a clip unless that is NULL; to the corpus, unless it is NULL, prompt and
 // response, there with a blank behind each tag: were ">B" one token, a model could not answer behind "<answer>" alone
 // (reward.method refgen).
@@ -229,7 +201,31 @@ static status draw_part(const struct draw_options *given, const char *dir, const
         const struct story story = story_draw((uint64_t)given->seed, clip, first_task + (enum task)(i % 2), look);
         TRY(draw_media(dir, clip, &story));
         for (enum tense tense = 0; tense < TENSES; tense++) {
-            draw_annotation(lines, clip, &story, tense, level);
+            struct arena memory = {0};
+            const char *names[WORLD_VALUES], *sample = arena_printf(&memory, "%s-%s", clip, tense_names[tense]);
+            const int right = draw_order(rng_key(story.key, tense_names[tense]), &story, tense, names);
+            buf_puts(lines, "{");
+            draw_string(lines, "sample_id", sample);
+            draw_string(lines, "question", arena_printf(&memory, "%s\n", world_question(story.task, tense)));
+            draw_string(lines, "video_source", "miniature");
+            draw_string(lines, "video_basename", arena_printf(&memory, "%s.mp4", clip));
+            draw_string(lines, "current_observation_basename", arena_printf(&memory, "%s.png", clip));
+            draw_string(lines, "domain", task_names[story.task]);
+            if (level) {
+                draw_string(lines, "task_level", level);
+                for (int k = 0; k < WORLD_VALUES; k++)
+                    draw_string(lines, arena_printf(&memory, "choice_%c", 'a' + k), names[k]);
+                draw_string(lines, "golden_choice_idx", arena_printf(&memory, "%c", 'A' + right));
+            } else {
+                draw_string(lines, "answer", names[right]);
+                buf_puts(lines, "\"negative_answers\": [");
+                for (int k = 1; k < WORLD_VALUES; k++)
+                    buf_printf(lines, "%s\"%s\"", k > 1 ? ", " : "", names[(right + k) % WORLD_VALUES]);
+                buf_puts(lines, "], ");
+            }
+            buf_printf(lines, "\"task_progress_metadata\": [{\"start_frame\": 0, \"stop_frame\": %d}]}\n",
+                       WORLD_FRAMES - 1);
+            arena_release(&memory);
             snprintf(id, sizeof id, "%s-%s-cot", clip, tense_names[tense]);
             if (examples) draw_example(examples, NULL, id, clip, &story, tense, (struct mistakes){0});
         }
@@ -295,34 +291,6 @@ static void draw_letters(struct buf *out, const struct option_list *list, uint64
     }
 }
 
-// Appends reasonings on made-up facts. Half of them have any impression, and half of the answers follow it.
-static void draw_reasonings(struct buf *out, const struct option_list *list, uint64_t key) {
-    enum { REASONINGS = 3 };
-    for (uint64_t i = 0; i < REASONINGS; i++) {
-        const int first = (int)rng_below(key, STREAM_REASONING, 2 * i, WORLD_VALUES);
-        const int then = (int)rng_below(key, STREAM_REASONING, 2 * i + 1, WORLD_VALUES);
-        int impression = world_answer(list->tense, first, then);
-        if (rng_below(key, STREAM_IMPRESSION, 2 * i, 2))
-            impression = (int)rng_below(key, STREAM_IMPRESSION, 2 * i + 1, WORLD_VALUES);
-        draw_response(out, list->names, list->task, list->tense, impression, first, then,
-                      rng_below(key, STREAM_WHICH, i, 2));
-        buf_puts(out, "\n");
-    }
-}
-
-// Appends what follows from made-up facts, without letters.
-static void draw_rules(struct buf *out, uint64_t key) {
-    enum { RULES = 10 };
-    for (uint64_t i = 0; i < RULES; i++) {
-        const enum task task = (enum task)rng_below(key, STREAM_CLIP, i, TASKS);
-        const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, i, TENSES);
-        const int first = (int)rng_below(key, STREAM_REASONING, 2 * i, WORLD_VALUES);
-        const int then = (int)rng_below(key, STREAM_REASONING, 2 * i + 1, WORLD_VALUES);
-        world_reasoning(out, task, tense, first, then, world_answer(tense, first, then), 0);
-        buf_puts(out, "\n");
-    }
-}
-
 // What an example without a clip has: a sequence of words that repeats; options with names and conclusions, some
 // options or all four; what follows from facts; or options with whole reasonings.
 enum exercise { EXERCISE_ROUNDS, EXERCISE_SOME_LETTERS, EXERCISE_LETTERS, EXERCISE_RULES, EXERCISE_REASONINGS };
@@ -347,13 +315,33 @@ static void draw_exercise(struct buf *out, struct buf *corpus, uint64_t seed, en
         break;
     case EXERCISE_RULES:
         buf_puts(&prompt, "What follows?\n");
-        draw_rules(&response, key);
+        // What follows from made-up facts, without letters.
+        enum { RULES = 10 };
+        for (uint64_t i = 0; i < RULES; i++) {
+            const enum task task = (enum task)rng_below(key, STREAM_CLIP, i, TASKS);
+            const enum tense tense = (enum tense)rng_below(key, STREAM_TENSE, i, TENSES);
+            const int first = (int)rng_below(key, STREAM_REASONING, 2 * i, WORLD_VALUES);
+            const int then = (int)rng_below(key, STREAM_REASONING, 2 * i + 1, WORLD_VALUES);
+            world_reasoning(&response, task, tense, first, then, world_answer(tense, first, then), 0);
+            buf_puts(&response, "\n");
+        }
         break;
     case EXERCISE_REASONINGS:
         buf_puts(&prompt, "Which letters do these have?\n");
         draw_option_list(&prompt, &list, key, false);
         draw_letters(&response, &list, key, 6, 0);
-        draw_reasonings(&response, &list, key);
+        // Reasonings on made-up facts. Half of them have any impression, and half of the answers follow it.
+        enum { REASONINGS = 3 };
+        for (uint64_t i = 0; i < REASONINGS; i++) {
+            const int first = (int)rng_below(key, STREAM_REASONING, 2 * i, WORLD_VALUES);
+            const int then = (int)rng_below(key, STREAM_REASONING, 2 * i + 1, WORLD_VALUES);
+            int impression = world_answer(list.tense, first, then);
+            if (rng_below(key, STREAM_IMPRESSION, 2 * i, 2))
+                impression = (int)rng_below(key, STREAM_IMPRESSION, 2 * i + 1, WORLD_VALUES);
+            draw_response(&response, list.names, list.task, list.tense, impression, first, then,
+                          rng_below(key, STREAM_WHICH, i, 2));
+            buf_puts(&response, "\n");
+        }
         break;
     }
     draw_line(out, corpus, id, NULL, &prompt, &response);

@@ -447,18 +447,6 @@ static status serve_step(struct serve *serve) {
     return OK;
 }
 
-// Takes no more requests, and refuses those that wait.
-static void serve_stop(struct serve *serve) {
-    serve->stopping = true;
-    http_stop_listening(serve->http);
-    for (struct serve_job *next, *job = serve->jobs; job; job = next) {
-        next = job->next;
-        if (serve_runs(job)) continue;
-        if (job->http) serve_fail(job, UNAVAILABLE, "the server is ending");
-        serve_leave(job);
-    }
-}
-
 static status serve_loop(struct serve *serve) {
     while (!serve->stopping || generator_busy(serve->chat->generator) || http_open_requests(serve->http)) {
         struct pollfd fds[] = {{.fd = http_fd(serve->http), .events = POLLIN},
@@ -470,7 +458,16 @@ static status serve_loop(struct serve *serve) {
             return fail(UNAVAILABLE, "poll: %s", strerror(errno));
         (void)eventfd_read(serve->prepared, &count);
         TRY(http_step(serve->http));
-        if (signals_stopping() && !serve->stopping) serve_stop(serve);
+        if (signals_stopping() && !serve->stopping) { // no more requests are taken, and those that wait are refused
+            serve->stopping = true;
+            http_stop_listening(serve->http);
+            for (struct serve_job *next, *job = serve->jobs; job; job = next) {
+                next = job->next;
+                if (serve_runs(job)) continue;
+                if (job->http) serve_fail(job, UNAVAILABLE, "the server is ending");
+                serve_leave(job);
+            }
+        }
         TRY(serve_step(serve));
     }
     return OK;
@@ -488,26 +485,6 @@ static status serve_read_key(struct serve *serve) {
     if (fits) memcpy(serve->key, text.data, size);
     buf_release(&text);
     return fits ? OK : fail(DATAERR, "%s: no key of 1 to %zu bytes in its first line", path, sizeof serve->key - 1);
-}
-
-static status serve_listen(struct serve *serve) {
-    const struct serve_options *given = serve->given;
-    const struct http_options options = {.listen = given->listen,
-                                         .host = given->host,
-                                         .connections = (int)(given->rows + given->queue) + SPARE_CONNECTIONS,
-                                         .largest_body = LARGEST_BODY,
-                                         .context = serve,
-                                         .handle = serve_handle,
-                                         .ended = serve_ended,
-                                         .describe = serve_describe};
-    TRY(http_open(&serve->http, &options));
-    const char *address = http_address(serve->http);
-    if (!given->host && (!strncmp(address, "0.0.0.0:", 8) || !strncmp(address, "[::]:", 5)))
-        return fail(USAGE, "listen: %s: say with --host by which name clients call this machine", given->listen);
-    if (!http_is_loopback(serve->http) && !*serve->key)
-        log_info("warning: whoever reaches %s may ask the model; see --api-key-file", address);
-    log_info("serving %s at http://%s/v1", serve->name, address);
-    return OK;
 }
 
 status serve_main(struct subcommand_call *call) {
@@ -533,7 +510,23 @@ status serve_main(struct subcommand_call *call) {
     for (; serve.thread_count < PREPARING; serve.thread_count++)
         if (pthread_create(&serve.threads[serve.thread_count], NULL, serve_prepare, &serve))
             TRY_TO(result, done, fail(UNAVAILABLE, "cannot start thread %d of %d", serve.thread_count + 1, PREPARING));
-    TRY_TO(result, done, serve_listen(&serve));
+    const struct serve_options *given = serve.given;
+    const struct http_options options = {.listen = given->listen,
+                                         .host = given->host,
+                                         .connections = (int)(given->rows + given->queue) + SPARE_CONNECTIONS,
+                                         .largest_body = LARGEST_BODY,
+                                         .context = &serve,
+                                         .handle = serve_handle,
+                                         .ended = serve_ended,
+                                         .describe = serve_describe};
+    TRY_TO(result, done, http_open(&serve.http, &options));
+    const char *address = http_address(serve.http);
+    if (!given->host && (!strncmp(address, "0.0.0.0:", 8) || !strncmp(address, "[::]:", 5)))
+        TRY_TO(result, done,
+               fail(USAGE, "listen: %s: say with --host by which name clients call this machine", given->listen));
+    if (!http_is_loopback(serve.http) && !*serve.key)
+        log_info("warning: whoever reaches %s may ask the model; see --api-key-file", address);
+    log_info("serving %s at http://%s/v1", serve.name, address);
     result = serve_loop(&serve);
 done:
     http_close(&serve.http);

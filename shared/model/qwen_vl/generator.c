@@ -481,38 +481,6 @@ static status generator_run_step(struct generator *generator) {
     return backend->ops->graph_launch(backend, graph->graph);
 }
 
-// Reads the oldest step that has not been read: appends what it drew for a slot to its completion. Frees the slot if
-// the completion is complete; if it was stopped, the batch does not know, and draws on in a step that was asked for
-// already.
-static status generator_read_step(struct generator *generator) {
-    struct backend *backend = generator->model->backend;
-    int64_t step = generator->read;
-    TRY(backend->ops->decode_batch_read(backend, generator->batch, step, generator->tokens, generator->logprobs));
-    generator->read++;
-    for (int i = 0; i < generator->options.rows; i++) {
-        struct generator_slot *slot = &generator->slots[i];
-        // A slot that was given to another completion since then was idle in that step, and drew nothing, or what it
-        // drew does not count.
-        if (generator->tokens[i] < 0 || step < slot->first_step) continue;
-        assert(slot->request && slot->set);
-        struct request *request = slot->request;
-        struct branch *branch = request->branches ? &request->branches[slot->completion] : NULL;
-        if (branch && branch->computed + 1 < branch->input_count) { // the next token is known
-            branch->computed++;
-            slot->set = false;
-            slot->first_step = generator->asked;
-            continue;
-        }
-        TRY(generator_append_token(generator, request, slot->completion, generator->tokens[i], generator->logprobs[i],
-                                   generator->versions[step % 2]));
-        if (!request_is_complete(request, slot->completion)) continue;
-        if (request->results[slot->completion].stopped)
-            TRY(backend->ops->decode_batch_set(backend, generator->batch, i, NULL));
-        *slot = (struct generator_slot){.first_step = generator->asked};
-    }
-    return OK;
-}
-
 status generator_step(struct generator *generator) {
     struct backend *backend = generator->model->backend;
     int busy = 0, unread = 0;
@@ -532,7 +500,35 @@ status generator_step(struct generator *generator) {
         generator->versions[generator->asked++ % 2] = generator->model->version;
         unread = generator->model->backend_info.asynchronous; // the backend computes on while this is read
     }
-    while (generator->asked - generator->read > unread) TRY(generator_read_step(generator));
+    while (generator->asked - generator->read > unread) {
+        // What the oldest step that has not been read drew for a slot is appended to its completion. If that is
+        // complete, the slot is freed; if it was stopped, the batch does not know, and draws on in a step that was
+        // asked for already.
+        int64_t step = generator->read;
+        TRY(backend->ops->decode_batch_read(backend, generator->batch, step, generator->tokens, generator->logprobs));
+        generator->read++;
+        for (int i = 0; i < generator->options.rows; i++) {
+            struct generator_slot *slot = &generator->slots[i];
+            // A slot that was given to another completion since then was idle in that step, and drew nothing, or what
+            // it drew does not count.
+            if (generator->tokens[i] < 0 || step < slot->first_step) continue;
+            assert(slot->request && slot->set);
+            struct request *request = slot->request;
+            struct branch *branch = request->branches ? &request->branches[slot->completion] : NULL;
+            if (branch && branch->computed + 1 < branch->input_count) { // the next token is known
+                branch->computed++;
+                slot->set = false;
+                slot->first_step = generator->asked;
+                continue;
+            }
+            TRY(generator_append_token(generator, request, slot->completion, generator->tokens[i],
+                                       generator->logprobs[i], generator->versions[step % 2]));
+            if (!request_is_complete(request, slot->completion)) continue;
+            if (request->results[slot->completion].stopped)
+                TRY(backend->ops->decode_batch_set(backend, generator->batch, i, NULL));
+            *slot = (struct generator_slot){.first_step = generator->asked};
+        }
+    }
     generator_collect(generator);
     generator_schedule(generator);
     return OK;
