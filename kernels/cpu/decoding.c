@@ -140,21 +140,6 @@ static void logits_narrow(struct sampler *sampler, float limit) {
     sampler->narrowed = true;
 }
 
-// Narrows to a superset of the k highest tokens: each of these has at least the k-th highest of the maxima of blocks.
-static void logits_narrow_to_top_k(struct sampler *sampler, int64_t k) {
-    float top[MAX_TOP]; // maxima of blocks, in descending order
-    int64_t found = 0;
-    if (k > MAX_TOP || sampler->count < k * TOP_BLOCK) return;
-    for (int64_t first = 0; first + TOP_BLOCK <= sampler->count; first += TOP_BLOCK) {
-        float max = sampler->cpu->simd.row_max(sampler->logits + first, TOP_BLOCK);
-        if (found == k && !(max > top[k - 1])) continue;
-        int64_t i = found < k ? found++ : k - 1;
-        for (; i > 0 && top[i - 1] < max; i--) top[i] = top[i - 1];
-        top[i] = max;
-    }
-    logits_narrow(sampler, top[k - 1]);
-}
-
 // Narrows to a superset of the tokens that top_p keeps. Returns the weight of all tokens.
 static double logits_narrow_to_top_p(struct sampler *sampler, double top_p) {
     static const float depths[MASS_LIMITS] = {INFINITY, 0.5f, 1, 2,
@@ -192,7 +177,19 @@ static void logits_sample(const struct cpu_backend *cpu, int32_t *token, float *
         sampler.inverse_temperature = 1 / settings.temperature;
         bool top_k = settings.top_k > 0 && settings.top_k < vocabulary;
         if (top_k) {
-            logits_narrow_to_top_k(&sampler, settings.top_k);
+            // A superset of the k highest: each has at least the k-th highest of the maxima of blocks.
+            const int64_t k = settings.top_k;
+            float top[MAX_TOP]; // maxima of blocks, in descending order
+            int64_t found = 0;
+            const bool narrows = k <= MAX_TOP && sampler.count >= k * TOP_BLOCK;
+            for (int64_t first = 0; narrows && first + TOP_BLOCK <= sampler.count; first += TOP_BLOCK) {
+                float max = cpu->simd.row_max(logits + first, TOP_BLOCK);
+                if (found == k && !(max > top[k - 1])) continue;
+                int64_t i = found < k ? found++ : k - 1;
+                for (; i > 0 && top[i - 1] < max; i--) top[i] = top[i - 1];
+                top[i] = max;
+            }
+            if (narrows) logits_narrow(&sampler, top[k - 1]);
             logits_keep_highest(&sampler, true, settings.top_k);
         }
         if (settings.top_p < 1) {

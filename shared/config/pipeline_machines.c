@@ -100,47 +100,9 @@ static void pipeline_add_to_set(struct parsed_file *file, struct machine_set *se
     set->list[set->count++] = machine;
 }
 
-// Adds the machines of one name: a machine, or one of the first `group_count` groups. In a Slurm job it is "all",
-// "first", "rest" (of a single node: the first), or a number from 1; outside of a job any number may be right, and is
-// ignored.
-static void pipeline_resolve_name(struct parsed_file *file, struct machine_set *set, const char *owner,
-                                  const char *name, struct location at, const struct machine_set *groups,
-                                  size_t group_count) {
-    static const char *const of_slurm[] = {"all", "first", "rest"};
-    const struct pipeline *pipeline = file->pipeline;
-    const bool slurm = pipeline->slurm;
-    const int machine = slurm ? -1 : pipeline_find_machine(pipeline, name);
-    const size_t count = pipeline->machine_count, digits = strspn(name, "0123456789");
-    size_t group = 0, first = 0, end = 0; // nodes of the job
-    while (group < group_count && strcmp(groups[group].name, name) != 0) group++;
-    if (machine >= 0) {
-        pipeline_add_to_set(file, set, owner, machine, at);
-    } else if (slurm && digits && !name[digits]) {
-        const unsigned long number = strtoul(name, NULL, 10);
-        if (!number || (number > count && pipeline->slurm_job))
-            diagnostic_add(&file->diagnostics, at, "%s: %s: the job's nodes have the numbers from 1 to %zu", owner,
-                           name, count);
-        end = number <= count ? number : 0;
-        first = end ? end - 1 : 0;
-    } else if (slurm && (!strcmp(name, "all") || !strcmp(name, "rest"))) {
-        first = *name == 'r' && count > 1;
-        end = count;
-    } else if (slurm && !strcmp(name, "first")) {
-        end = count > 0;
-    } else if (group < group_count) {
-        for (size_t i = 0; i < groups[group].count; i++)
-            pipeline_add_to_set(file, set, owner, groups[group].list[i], at);
-    } else {
-        struct nearest nearest = nearest_to(name);
-        for (size_t m = 0; m < (slurm ? sizeof of_slurm / sizeof *of_slurm : count); m++)
-            nearest_offer(&nearest, slurm ? of_slurm[m] : pipeline->machines[m].name);
-        for (size_t i = 0; i < group_count; i++) nearest_offer(&nearest, groups[i].name);
-        diagnostic_add(&file->diagnostics, at, "%s: no machine is named %s%s", owner, name, nearest_question(&nearest));
-    }
-    for (size_t i = first; i < end; i++) pipeline_add_to_set(file, set, owner, (int)i, at);
-}
-
-// Fills the set with the machines of a key's value, or of each item of its array.
+// Fills the set with the machines of a key's value, or of each item of its array: a name is that of a machine, or of
+// one of the first `count` groups. In a Slurm job it is "all", "first", "rest" (of a single node: the first), or a
+// number from 1; outside of a job any number may be right, and is ignored.
 static void pipeline_resolve(struct parsed_file *file, struct machine_set *set, const char *owner,
                              const struct key *key, const struct machine_set *groups, size_t count) {
     if (!key->value) return; // diagnosed already
@@ -149,8 +111,42 @@ static void pipeline_resolve(struct parsed_file *file, struct machine_set *set, 
         struct string_list names;
         if (name_list_expand(item->value, &file->pipeline->arena, &names) != OK)
             diagnostic_add(&file->diagnostics, item->value_at, "%s: %s", owner, fail_text());
-        for (size_t i = 0; i < names.count; i++)
-            pipeline_resolve_name(file, set, owner, names.data[i], item->value_at, groups, count);
+        for (size_t i = 0; i < names.count; i++) {
+            static const char *const of_slurm[] = {"all", "first", "rest"};
+            const struct pipeline *pipeline = file->pipeline;
+            const char *name = names.data[i];
+            const bool slurm = pipeline->slurm;
+            const int machine = slurm ? -1 : pipeline_find_machine(pipeline, name);
+            const size_t total = pipeline->machine_count, digits = strspn(name, "0123456789");
+            size_t group = 0, first = 0, end = 0; // nodes of the job
+            while (group < count && strcmp(groups[group].name, name) != 0) group++;
+            if (machine >= 0) {
+                pipeline_add_to_set(file, set, owner, machine, item->value_at);
+            } else if (slurm && digits && !name[digits]) {
+                const unsigned long number = strtoul(name, NULL, 10);
+                if (!number || (number > total && pipeline->slurm_job))
+                    diagnostic_add(&file->diagnostics, item->value_at,
+                                   "%s: %s: the job's nodes have the numbers from 1 to %zu", owner, name, total);
+                end = number <= total ? number : 0;
+                first = end ? end - 1 : 0;
+            } else if (slurm && (!strcmp(name, "all") || !strcmp(name, "rest"))) {
+                first = *name == 'r' && total > 1;
+                end = total;
+            } else if (slurm && !strcmp(name, "first")) {
+                end = total > 0;
+            } else if (group < count) {
+                for (size_t m = 0; m < groups[group].count; m++)
+                    pipeline_add_to_set(file, set, owner, groups[group].list[m], item->value_at);
+            } else {
+                struct nearest nearest = nearest_to(name);
+                for (size_t m = 0; m < (slurm ? sizeof of_slurm / sizeof *of_slurm : total); m++)
+                    nearest_offer(&nearest, slurm ? of_slurm[m] : pipeline->machines[m].name);
+                for (size_t g = 0; g < count; g++) nearest_offer(&nearest, groups[g].name);
+                diagnostic_add(&file->diagnostics, item->value_at, "%s: no machine is named %s%s", owner, name,
+                               nearest_question(&nearest));
+            }
+            for (size_t m = first; m < end; m++) pipeline_add_to_set(file, set, owner, (int)m, item->value_at);
+        }
     }
 }
 

@@ -22,35 +22,10 @@ void reward_find_accurate(const struct double_array *accuracy, bool *accurate) {
 
 static const double likelihood_tolerance = 1e-6; // in the comparison with the mean
 
-// Sets *out to the likelihood of completion i's answer under the reference, NaN if it has no answer. The mean
-// probability of the answer's tokens is the reference's own, or computed from its log-probabilities of all tokens.
-static status bonus_likelihood(const struct group *group, const struct reward_options *options, size_t i, double *out) {
-    const struct reference *reference = &group->reference;
-    if (options->likelihood == REWARD_LIKELIHOOD_GEOMETRIC) {
-        if (!reference->answer_logprob.data) return fail(DATAERR, "not a group: reference.answer_logprob: missing");
-        *out = exp(reference->answer_logprob.data[i]);
-    } else if (reference->answer_probability.data) {
-        *out = reference->answer_probability.data[i];
-    } else {
-        if (!reference->logprobs || !reference->answer_span.data)
-            return fail(DATAERR, "not a group: reference.answer_probability: missing");
-        const struct span *span = &reference->answer_span.data[i];
-        const struct float_array *logprobs = &reference->logprobs[i];
-        *out = NAN;
-        if (span->first < 0) return OK;
-        if ((size_t)span->end > logprobs->count)
-            return fail(DATAERR, "not a group: reference.answer_span[%zu]: ends after its log-probabilities", i);
-        double sum = 0;
-        for (int64_t t = span->first; t < span->end; t++) sum += exp((double)logprobs->data[t]);
-        *out = span->end > span->first ? sum / (double)(span->end - span->first) : 1;
-    }
-    if (*out > options->upper_bound) *out = options->upper_bound;
-    return OK;
-}
-
 static status bonus_from_likelihood(struct group *group, const struct reward_options *options) {
     struct double_array likelihoods;
     const struct double_array *accuracy = &group->rewards.accuracy;
+    const struct reference *reference = &group->reference;
     const bool relative = methods[options->method].bonus == BONUS_LIKELY;
     double sum = 0;
     size_t count = 0;
@@ -58,9 +33,29 @@ static status bonus_from_likelihood(struct group *group, const struct reward_opt
     reward_find_accurate(accuracy, accurate);
     GROUP_ARRAY(group, &likelihoods, accuracy->count);
     for (size_t i = 0; i < likelihoods.count; i++) {
-        TRY(bonus_likelihood(group, options, i, &likelihoods.data[i]));
-        if (!accurate[i] || isnan(likelihoods.data[i])) continue;
-        sum += likelihoods.data[i];
+        // The mean probability of the answer's tokens is the reference's own, or computed from its log-probabilities of
+        // all tokens; NaN without an answer.
+        double likelihood = NAN;
+        if (options->likelihood == REWARD_LIKELIHOOD_GEOMETRIC) {
+            if (!reference->answer_logprob.data) return fail(DATAERR, "not a group: reference.answer_logprob: missing");
+            likelihood = exp(reference->answer_logprob.data[i]);
+        } else if (reference->answer_probability.data) {
+            likelihood = reference->answer_probability.data[i];
+        } else {
+            if (!reference->logprobs || !reference->answer_span.data)
+                return fail(DATAERR, "not a group: reference.answer_probability: missing");
+            const struct span *span = &reference->answer_span.data[i];
+            const struct float_array *logprobs = &reference->logprobs[i];
+            if (span->first >= 0 && (size_t)span->end > logprobs->count)
+                return fail(DATAERR, "not a group: reference.answer_span[%zu]: ends after its log-probabilities", i);
+            double tokens = 0;
+            for (int64_t t = span->first; t >= 0 && t < span->end; t++) tokens += exp((double)logprobs->data[t]);
+            if (span->first >= 0) likelihood = span->end > span->first ? tokens / (double)(span->end - span->first) : 1;
+        }
+        if (likelihood > options->upper_bound) likelihood = options->upper_bound;
+        likelihoods.data[i] = likelihood;
+        if (!accurate[i] || isnan(likelihood)) continue;
+        sum += likelihood;
         count++;
     }
     const double margin = isnan(options->margin) ? 0 : options->margin;

@@ -155,38 +155,35 @@ static void concludes_offer(struct mention *last, size_t begin, size_t end, char
     *last = (struct mention){begin, end, letter};
 }
 
-// Returns the letter of the option that the sentence names last, 0 if it names none.
-static char concludes_last_mention(struct string sentence, const struct string_array *options) {
-    const size_t count = options->count < 26 ? options->count : 26;
-    struct mention last = {0};
-    for (size_t at = sentence.size; at-- > 0 && !last.letter;) {
-        const char capital = sentence.data[at] >= 'a' ? (char)(sentence.data[at] - 'a' + 'A') : sentence.data[at];
-        if (capital < 'A' || capital >= 'A' + (int)count || !concludes_is_letter(sentence, at)) continue;
-        concludes_offer(&last, at, at + 1, capital);
-    }
-    for (size_t i = 0; i < count; i++) {
-        const struct string text = options->data[i].data ? python_strip(options->data[i]) : options->data[i];
-        if (!text.data || !text.size) continue;
-        const char *found = sentence.data, *end = sentence.data + sentence.size;
-        while ((found = memmem(found, (size_t)(end - found), text.data, text.size)) != NULL) {
-            const size_t begin = (size_t)(found - sentence.data), behind = begin + text.size;
-            if (!is_word_character(concludes_char_before(sentence, begin)) && // it cuts no word in two
-                !is_word_character(concludes_char_at(sentence, behind)))
-                concludes_offer(&last, begin, behind, (char)('A' + i));
-            found++;
-        }
-    }
-    return last.letter;
-}
-
 // The last sentences are looked at first, as mostly one of them names an option.
 char concludes_option(struct string thinking, const struct string_array *options) {
     struct buf buf = {0}; // where each sentence begins
     char option = 0;
     for (size_t at = 0; at < thinking.size; at = concludes_sentence_end(thinking, at)) buf_append(&buf, &at, sizeof at);
     const size_t *begins = (const void *)buf.data;
-    for (size_t i = buf.size / sizeof *begins, end = thinking.size; i-- > 0 && !option; end = begins[i])
-        option = concludes_last_mention(string_slice(thinking, begins[i], end), options);
+    for (size_t i = buf.size / sizeof *begins, end = thinking.size; i-- > 0 && !option; end = begins[i]) {
+        const struct string sentence = string_slice(thinking, begins[i], end);
+        const size_t count = options->count < 26 ? options->count : 26;
+        struct mention last = {0};
+        for (size_t at = sentence.size; at-- > 0 && !last.letter;) {
+            const char capital = sentence.data[at] >= 'a' ? (char)(sentence.data[at] - 'a' + 'A') : sentence.data[at];
+            if (capital < 'A' || capital >= 'A' + (int)count || !concludes_is_letter(sentence, at)) continue;
+            concludes_offer(&last, at, at + 1, capital);
+        }
+        for (size_t k = 0; k < count; k++) {
+            const struct string text = options->data[k].data ? python_strip(options->data[k]) : options->data[k];
+            if (!text.data || !text.size) continue;
+            const char *found = sentence.data, *stop = sentence.data + sentence.size;
+            while ((found = memmem(found, (size_t)(stop - found), text.data, text.size)) != NULL) {
+                const size_t begin = (size_t)(found - sentence.data), behind = begin + text.size;
+                if (!is_word_character(concludes_char_before(sentence, begin)) && // it cuts no word in two
+                    !is_word_character(concludes_char_at(sentence, behind)))
+                    concludes_offer(&last, begin, behind, (char)('A' + k));
+                found++;
+            }
+        }
+        option = last.letter;
+    }
     buf_release(&buf);
     return option;
 }

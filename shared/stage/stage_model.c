@@ -221,15 +221,6 @@ void stage_input_release(struct stage_input *input) {
 
 // ---- the model ----
 
-// DATAERR unless the weights in the files of the model's directory have this hash, hexadecimal.
-static status stage_model_check_files(const struct stage_model *model, const char *dir, const char *wanted) {
-    uint64_t hash;
-    TRY(model_hash_files(model->model, &hash));
-    if (hash == strtoull(wanted, NULL, 16)) return OK;
-    return fail(DATAERR, "%s has other weights (hash %016llx) than those with which the run began (hash %s)", dir,
-                (unsigned long long)hash, wanted);
-}
-
 // Opens the model; one that follows optim gets its weights later.
 static status stage_model_start(struct stage_model *model, const struct stage_model_options *given, bool follows) {
     const struct model_options options = {
@@ -240,7 +231,13 @@ static status stage_model_start(struct stage_model *model, const struct stage_mo
     };
     TRY(model_open(&model->model, given->dir, &options));
     model->input.info = model_get_info(model->model);
-    if (given->files_hash) TRY(stage_model_check_files(model, given->dir, given->files_hash));
+    if (given->files_hash) {
+        uint64_t hash;
+        TRY(model_hash_files(model->model, &hash));
+        if (hash != strtoull(given->files_hash, NULL, 16))
+            return fail(DATAERR, "%s has other weights (hash %016llx) than those with which the run began (hash %s)",
+                        given->dir, (unsigned long long)hash, given->files_hash);
+    }
     if (given->weights) {
         const char *prefix = given->weights_prefix ? given->weights_prefix : "";
         TRY(model_load_stored(model->model, given->weights, prefix, given->weights_version));

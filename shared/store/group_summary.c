@@ -159,16 +159,6 @@ void group_summary_make(const struct group *group, struct group_summary *out) {
 // Bytes: question, id and sample_id, each with its size in two bytes before it; the number of times in one byte, and of
 // each the stage's name with its size, in, out, replica.
 
-// Returns the question of a prompt: its own, else the last text that a user says.
-static struct string group_row_question(const struct prompt *prompt) {
-    struct string question = prompt->question;
-    for (size_t m = 0; m < prompt->message_count && !prompt->question.data; m++)
-        for (size_t p = 0; p < prompt->messages[m].part_count; p++)
-            if (string_equals(prompt->messages[m].role, "user") && prompt->messages[m].parts[p].kind == PART_TEXT)
-                question = prompt->messages[m].parts[p].text;
-    return question;
-}
-
 enum { ROW_ABSENT = UINT16_MAX }; // the size of a string that is absent
 
 // Appends the size in two bytes and the beginning of the string, without half a character at its end.
@@ -181,7 +171,13 @@ static void group_row_add_string(struct buf *out, struct string text, size_t mos
 }
 
 void group_row_make(const struct group *group, double issued, struct buf *out) {
-    group_row_add_string(out, group_row_question(&group->prompt), ROW_QUESTION);
+    const struct prompt *prompt = &group->prompt;
+    struct string question = prompt->question; // or the last text that a user says
+    for (size_t m = 0; m < prompt->message_count && !prompt->question.data; m++)
+        for (size_t p = 0; p < prompt->messages[m].part_count; p++)
+            if (string_equals(prompt->messages[m].role, "user") && prompt->messages[m].parts[p].kind == PART_TEXT)
+                question = prompt->messages[m].parts[p].text;
+    group_row_add_string(out, question, ROW_QUESTION);
     group_row_add_string(out, group->id, ROW_ABSENT - 1);
     group_row_add_string(out, group->sample_id, ROW_ABSENT - 1);
     buf_append(out, &(uint8_t){(uint8_t)group->times.count}, 1);

@@ -141,31 +141,6 @@ static status agreement_add(struct figure_table *table, size_t column, const str
     return OK;
 }
 
-// Reads a run into the next one or two judges; a name that another one has gets a number. DATAERR.
-static status agreement_read(const char *path, double threshold, struct arena *memory, struct agreement_judge *judges,
-                             size_t *count) {
-    struct agreement_reading reading = {.judges = {{.path = path}, {.path = path}}, memory, threshold};
-    status result = subcommand_each_group(path, agreement_add_group, &reading);
-    size_t found = 0;
-    for (int i = 0; i < 2; i++) {
-        struct agreement_judge *judge = &reading.judges[i];
-        if (result != OK || !judge->name.data) {
-            free(judge->groups);
-            continue;
-        }
-        const struct string name = judge->name;
-        size_t number = 1;
-        for (size_t k = 0; k < *count; k++) {
-            if (figure_compare_names(judges[k].name, judge->name)) continue;
-            judge->name = string_of(arena_printf(memory, "%s %zu", name.data, ++number));
-        }
-        qsort(judge->groups, judge->count, sizeof *judge->groups, agreement_by_id);
-        judges[(*count)++] = *judge;
-        found++;
-    }
-    return result != OK || found ? result : fail(DATAERR, "%s: no verdicts and no probabilities", path);
-}
-
 status agreement_main(struct subcommand_call *call) {
     const struct agreement_options *given = call->given;
     static const struct figure_section section = {NULL, NULL, false};
@@ -176,8 +151,28 @@ status agreement_main(struct subcommand_call *call) {
     status result = OK;
     NEW(&judges, 2 * (size_t)call->count);
     NEW(&names, 2 * (size_t)call->count);
-    for (int i = 0; i < call->count; i++)
-        TRY_TO(result, done, agreement_read(call->list[i], given->threshold, &memory, judges, &count));
+    for (int i = 0; i < call->count; i++) { // a run is one or two judges; a name that another one has gets a number
+        const char *path = call->list[i];
+        struct agreement_reading reading = {.judges = {{.path = path}, {.path = path}}, &memory, given->threshold};
+        const size_t before = count;
+        result = subcommand_each_group(path, agreement_add_group, &reading);
+        for (int k = 0; k < 2; k++) {
+            struct agreement_judge *judge = &reading.judges[k];
+            if (result != OK || !judge->name.data) {
+                free(judge->groups);
+                continue;
+            }
+            const struct string name = judge->name;
+            size_t number = 1;
+            for (size_t other = 0; other < count; other++)
+                if (!figure_compare_names(judges[other].name, judge->name))
+                    judge->name = string_of(arena_printf(&memory, "%s %zu", name.data, ++number));
+            qsort(judge->groups, judge->count, sizeof *judge->groups, agreement_by_id);
+            judges[count++] = *judge;
+        }
+        if (result == OK && count == before) result = fail(DATAERR, "%s: no verdicts and no probabilities", path);
+        if (result != OK) goto done;
+    }
     struct figure_table table = {.sections = &section,
                                  .section_count = 1,
                                  .names = names,

@@ -241,27 +241,6 @@ static void difference_print_table(const struct differences *differences, size_t
     buf_release(&cell);
 }
 
-// Appends what differs in a long array: how many elements, and by how much numbers do.
-static void difference_print_array(const struct difference *list, size_t count, struct buf *out) {
-    const size_t then = list->then_count, now = list->now_count, common = then < now ? then : now;
-    size_t differing = 0;
-    double largest = 0;
-    bool measures = false, numbers = true; // integers are names of tokens, or counts
-    for (size_t i = 0; i < count; i++) {
-        double a, b;
-        int64_t integer;
-        if (list[i].index >= common) continue;
-        differing++;
-        numbers = numbers && json_double(list[i].then, &a) && json_double(list[i].now, &b);
-        if (numbers && fabs(a - b) > largest) largest = fabs(a - b);
-        measures = measures || (numbers && !(json_int(list[i].then, &integer) && json_int(list[i].now, &integer)));
-    }
-    if (then != now) buf_printf(out, "%zu -> %zu elements", then, now);
-    if (then != now && differing) buf_printf(out, ", %zu of %zu differ", differing, common);
-    if (then == now) buf_printf(out, "%zu of %zu differ", differing, then);
-    if (numbers && measures) buf_printf(out, " by up to %.4g", largest);
-}
-
 // Appends a line, cut where it is longer than the width, and clears it.
 static void difference_print_line(struct buf *line, int columns, struct buf *out) {
     static const char more[] = "...";
@@ -288,7 +267,24 @@ void differences_text(const struct differences *differences, size_t completions,
         if (difference_is_column(list, count, completions)) continue;
         if (list->element && (count > SHORT || list->then_count != list->now_count)) {
             buf_printf(&line, "  %s  ", list->field);
-            difference_print_array(list, count, &line);
+            const size_t before = list->then_count, after = list->now_count, common = before < after ? before : after;
+            size_t differing = 0;
+            double largest = 0;
+            bool measures = false, numbers = true; // integers are names of tokens, or counts
+            for (size_t i = 0; i < count; i++) {
+                double a, b;
+                int64_t integer;
+                if (list[i].index >= common) continue;
+                differing++;
+                numbers = numbers && json_double(list[i].then, &a) && json_double(list[i].now, &b);
+                if (numbers && fabs(a - b) > largest) largest = fabs(a - b);
+                measures =
+                    measures || (numbers && !(json_int(list[i].then, &integer) && json_int(list[i].now, &integer)));
+            }
+            if (before != after) buf_printf(&line, "%zu -> %zu elements", before, after);
+            if (before != after && differing) buf_printf(&line, ", %zu of %zu differ", differing, common);
+            if (before == after) buf_printf(&line, "%zu of %zu differ", differing, before);
+            if (numbers && measures) buf_printf(&line, " by up to %.4g", largest);
             difference_print_line(&line, columns, out);
             continue;
         }

@@ -295,25 +295,22 @@ static bool replay_version(const struct replay *replay, const struct group *grou
     return known && *version >= 0;
 }
 
-// Returns the frame store that has the group's first image or clip; the first one if none has it.
-static size_t replay_find_frames(const struct replay *replay, const struct group *group) {
+// Adds a group of a store to the items. One that cannot be replayed is counted, or, if it was named, DATAERR.
+static status replay_add(void *context, const struct group *group) {
+    struct replay *replay = context;
+    const char *id = group->id.data, *stage = replay->stage->name;
+    struct replay_item item = {.order = replay->count, .store = replay->store};
+    // The frame store that has the group's first image or clip; the first one if none has it.
     for (size_t i = 0; replay->frame_stores.count > 1 && group->media_count && i < replay->frame_stores.count; i++) {
         struct frames_view view = {0};
         bool found = false;
         const char *key = group->media[0].key.data;
         const status result = key ? frame_store_get(replay->frames[i], key, &view, &found) : BAD_SAMPLE;
         frames_view_release(&view);
-        if (result == OK && found) return i;
+        if (result != OK || !found) continue;
+        item.frames = i;
+        break;
     }
-    return 0;
-}
-
-// Adds a group of a store to the items. One that cannot be replayed is counted, or, if it was named, DATAERR.
-static status replay_add(void *context, const struct group *group) {
-    struct replay *replay = context;
-    const char *id = group->id.data, *stage = replay->stage->name;
-    struct replay_item item = {
-        .order = replay->count, .store = replay->store, .frames = replay_find_frames(replay, group)};
     const struct pipeline_stage *by =
         group->quarantine.stage.data ? pipeline_find_stage(replay->pipeline, group->quarantine.stage.data) : NULL;
     if (group->quarantine.present && !replay_quarantined_here(replay, group) && (!by || by < replay->stage)) {

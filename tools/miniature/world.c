@@ -111,14 +111,6 @@ static int world_skip_name(struct string *text, const char *const *names) {
     return -1;
 }
 
-// Whether the text goes on with the letter of an option.
-static bool world_skip_letter(struct string *text) {
-    if (!world_skip(text, " ") || !text->size || text->data[0] < 'A' || text->data[0] >= 'A' + WORLD_VALUES)
-        return false;
-    *text = string_slice(*text, 1, text->size);
-    return true;
-}
-
 struct reading world_read(struct string thinking, enum task task, enum tense tense) {
     const struct task_words *words = &tasks[task];
     const char *const *answers = tense == TENSE_PRESENT ? steps : words->values;
@@ -131,7 +123,9 @@ struct reading world_read(struct string thinking, enum task task, enum tense ten
     if (reading.then < 0 || !world_skip(&thinking, facts_end) || !world_skip(&thinking, conclusions[tense]))
         return reading;
     const int concluded = world_skip_name(&thinking, answers);
-    if (world_skip_letter(&thinking) && string_equals(thinking, ".")) reading.concluded = concluded;
+    if (!world_skip(&thinking, " ") || !thinking.size) return reading;
+    const bool letter = thinking.data[0] >= 'A' && thinking.data[0] < 'A' + WORLD_VALUES; // of an option
+    if (letter && string_equals(string_slice(thinking, 1, thinking.size), ".")) reading.concluded = concluded;
     return reading;
 }
 

@@ -88,17 +88,10 @@ static status ask_set_template(struct ask *ask) {
                                  (struct string){ask->template_text.data, ask->template_text.size});
 }
 
-// Whether a file is a picture, by its name; everything else is a clip.
-static bool ask_is_picture(const char *path) {
-    static const char *const endings[] = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"};
-    const char *dot = strrchr(path_base_name(path), '.');
-    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
-        if (!strcasecmp(dot, endings[i])) return true;
-    return false;
-}
-
-// Adds a question to the prompt; the first one with the media, behind the system message.
+// Adds a question to the prompt; the first one with the media, behind the system message. A picture is told from a clip
+// by its name.
 static status ask_add_question(struct ask *ask, const char *question) {
+    static const char *const pictures[] = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"};
     const struct ask_options *given = ask->given;
     struct chat_prompt *prompt = &ask->prompt;
     const bool first = !prompt->group->prompt.message_count;
@@ -118,8 +111,13 @@ static status ask_add_question(struct ask *ask, const char *question) {
     if (first && given->system)
         chat_set_text(prompt, chat_add_message(prompt, "system", 1), given->system, strlen(given->system));
     struct part *parts = chat_add_message(prompt, "user", media + 1);
-    for (size_t i = 0; i < media; i++)
-        chat_set_medium(prompt, &parts[i], !ask_is_picture(given->media.data[i]), given->media.data[i]);
+    for (size_t i = 0; i < media; i++) {
+        const char *dot = strrchr(path_base_name(given->media.data[i]), '.');
+        bool video = true;
+        for (size_t k = 0; dot && k < sizeof pictures / sizeof *pictures; k++)
+            if (!strcasecmp(dot, pictures[k])) video = false;
+        chat_set_medium(prompt, &parts[i], video, given->media.data[i]);
+    }
     chat_set_text(prompt, &parts[media], text.data, text.size);
     buf_release(&text);
     return OK;
