@@ -20,6 +20,12 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBRARY)
 	$(call say,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(LIBRARY) $(LDLIBS)
 
 $(BUILD)/fuzz/condition: $(BUILD)/tools/groups/condition.o
+# The page of a run, which is asked without a server.
+FUZZ_PAGE := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/view/*.c)) $(addprefix $(BUILD)/tools/,subcommand.o \
+             deployment.o groups/condition.o eval/figures.o run/run_status.o run/watcher.o)
+$(BUILD)/fuzz/view_address $(BUILD)/fuzz/view_files: $(FUZZ_PAGE)
+$(BUILD)/fuzz/view_address $(BUILD)/fuzz/view_files: LDLIBS += -lmicrohttpd
+$(BUILD)/fuzz/pipeline: $(addprefix $(BUILD)/tools/view/,run_files.o view_call.o)
 $(BUILD)/fuzz/openai: $(BUILD)/tools/serve/openai.o $(BUILD)/tools/serve/chat.o
 
 fuzz: fuzz-tools ## run libFuzzer on each parser for FUZZ_SECONDS (600)

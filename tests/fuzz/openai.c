@@ -14,7 +14,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     chat_prompt_init(&prompt);
     status result = openai_parse(&request, &arena, (struct string){text.data, text.size}, &limits, &refusal);
     if (result == OK) {
-        fuzz_must(request.count >= 1 && request.count <= 4 && request.max_new_tokens <= 16 && request.top_p > 0);
+        fuzz_must(request.count >= 1 && request.count <= 4 && request.top_p > 0 && request.top_p <= 1);
+        fuzz_must(request.max_new_tokens >= 1 && request.max_new_tokens <= 16 && request.top_k >= 0);
+        fuzz_must(request.temperature >= 0 && request.temperature <= 1000 && request.stop_count <= OPENAI_STOPS);
+        for (size_t i = 0; i < request.stop_count; i++) fuzz_must(request.stops[i].size > 0);
         result = openai_fill_prompt(&request, &prompt, "root", &refusal);
     }
     fuzz_must(result == OK ? prompt.group->prompt.message_count > 0 : refusal.code >= 400);
