@@ -12,6 +12,8 @@ import tempfile
 import threading
 import time
 
+from page import Page
+
 BIN = os.path.abspath(os.environ.get("BIN", "build/bin"))
 CARAVAN = os.path.join(BIN, "caravan")
 SHIM = os.path.join(os.path.dirname(BIN), "tests/storm/clock.so")
@@ -149,6 +151,11 @@ class Machine:
     def address(self):
         return f"10.78.{self.run.id % 250}.{self.index + 1}"
 
+    def environment(self):
+        """Of every process of this machine: its clock."""
+        clock = {"LD_PRELOAD": SHIM} if self.run.here.clock else {}
+        return {**os.environ, "STORM_CLOCK": self.clock_file, **clock}
+
     def start(self):
         command = [CARAVAN, "run", self.run.file, "--set", f"run={self.dir}"]
         if self.space:
@@ -156,11 +163,8 @@ class Machine:
             hide = "".join(f"mount -t tmpfs none {other.dir} && " for other in self.run.machines if other is not self)
             command += ["--machine", self.name, "--key", f"{self.run.dir}/{self.name}.key"]
             command = ["ip", "netns", "exec", self.space, "unshare", "-m", "sh", "-c", hide + 'exec "$0" "$@"', *command]
-        environment = dict(os.environ, STORM_CLOCK=self.clock_file)
-        if self.run.here.clock:
-            environment["LD_PRELOAD"] = SHIM
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=log, stdout=log,
+            self.process = subprocess.Popen(command, env=self.environment(), stdin=subprocess.DEVNULL, stderr=log, stdout=log,
                                             start_new_session=True)
         self.starts += 1
 
@@ -295,11 +299,12 @@ class Run:
     """One round. After play(), `failure` says what is wrong, or None, and `recoveries` has a pair for each fault after
     whose end there was a time without another: the fault, and before it the longest of the times from its end to the
     next step and between the two steps thereafter, in seconds; none of an evaluation, whose progress is known every ten
-    seconds. With a limit in seconds it ends there and is not compared."""
+    seconds. With a limit in seconds it ends there and is not compared. With a seed, a page shows the run meanwhile (page.py)
+    on the machine that has the whole groups."""
 
     next_id = 0
 
-    def __init__(self, base, here, name, plan, limit=None):
+    def __init__(self, base, here, name, plan, limit=None, page_seed=None):
         self.id = (os.getpid() + Run.next_id) % 10000
         Run.next_id += 1
         self.name = f"storm-{os.getpid()}-{self.id}"
@@ -321,6 +326,7 @@ class Run:
         self.write_pipeline(stages)
         place = {stage: machine for machine in stages for stage in stages[machine].split()}
         self.source, self.last = self.machine[place["source"]], self.machine[place["optim" if self.trains else "last"]]
+        self.page = Page(CARAVAN, self.last, self.last.environment(), page_seed) if page_seed else None
 
     def write_pipeline(self, stages):
         text = f"name: storm\nrun: run\nmodel: {self.base.dir}/model\nseed: 7\nthreads: 1\nprecision: float32\nstages:\n"
@@ -356,10 +362,14 @@ class Run:
 
     def play(self):
         self.began = time.monotonic()
+        if self.page:
+            self.page.start()
         try:
             self.loop()
             if not self.failure and not self.limit:
                 self.check()
+            if self.page and not self.failure:
+                self.check_page()
         finally:
             self.seconds = time.monotonic() - self.began
             for machine in self.machines:
@@ -439,6 +449,13 @@ class Run:
         elif self.trains and self.weights() != self.base.weights:
             self.failure = "the weights differ"
 
+    def check_page(self):
+        until = time.monotonic() + STILL
+        while self.last.processes() and self.last.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        self.page.finish()
+        self.failure = self.page.failure
+
     def weights(self):
         return read(f"{self.last.dir}/checkpoints/latest/model.safetensors")
 
@@ -479,12 +496,18 @@ class Run:
         for name in sorted(os.listdir(logs)) if os.path.isdir(logs) else []:
             print(f"# {name}: {read(f'{logs}/{name}').decode(errors='replace').strip().rpartition(chr(10))[2][:200]}")
 
+    def remove(self):
+        """Ends what is left of it."""
+        if self.page:
+            self.page.remove()
+        for machine in self.machines:
+            machine.remove()
+
     def close(self, keep):
         if keep:
             shutil.copytree(self.dir, keep, symlinks=True, dirs_exist_ok=True, ignore_dangling_symlinks=True,
                             ignore=lambda path, names: [name for name in names if "sockets" in path or name == "sockets"])
-        for machine in self.machines:
-            machine.remove()
+        self.remove()
         if self.spaces:
             call("ip", "netns", "del", self.hub)
         shutil.rmtree(self.dir, ignore_errors=True)
