@@ -10,6 +10,9 @@ $(BUILD)/tests/bench/classifier_bench: $(BUILD)/tests/ops/peak.o
 
 $(BUILD)/tests/bench/media: $(BUILD)/tools/demo/clip_writer.o
 
+# It saves groups without what the store holds for the page.
+$(BUILD)/tests/bench/store_bench: LDFLAGS += -Wl,--wrap=lmdb_txn_put,--wrap=group_summary_make,--wrap=group_row_make
+
 .PHONY: bench soak
 bench: programs $(BENCHES) $(OPS_HARNESS) ## measure operations, one group, a clip, a classifier, stages, the pipeline; PyTorch too with PEER_PYTHON=...
 	@BUILD=$(BUILD) PEER_PYTHON=$(PEER_PYTHON) tests/bench/run

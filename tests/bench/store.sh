@@ -1,7 +1,9 @@
 # What a group takes in groups.lmdb: 8 completions of 768 tokens after a prompt of 1,174, with random tokens, log-probabilities and
-# words, as the last stage stores it. Prints bytes a group, in the record and in the file, and GB for 100,000 groups.
+# words, as the last stage stores it. Prints bytes a group, in the record and in the file, and GB for 100,000 groups. Then what it
+# costs to keep beside each group what the page shows without reading it (summaries, rows, samples, the replicas in `times`):
+# processor time and bytes, with it and without, in turn.
 set -eu
-bin=${BIN:-$PWD/build/bin} count=400 work=$(mktemp -d)
+bin=${BIN:-$PWD/build/bin} count=400 work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
 trap 'rm -rf "$work"' EXIT
 
 LC_ALL=C awk -v count=$count '
@@ -23,3 +25,8 @@ BEGIN {
 file=$(stat -c %s "$work/store/groups.lmdb") json=$(($(stat -c %s "$work/out") / count))
 bytes=$("$bin/caravan" groups prune --store "$work/store" --keep 1B 2>&1 | sed -n 's/.*removed [0-9]* groups of \([0-9]*\) bytes/\1/p')
 echo "$bytes $count $file $json" | awk '{ printf "a group of 8 x 768 tokens: %d bytes in the store, %d of its file, %d as JSON; 100,000 groups: %.1f GB\n", $1 / ($2 - 1), $3 / $2, $4, $3 / $2 * 1e5 / 1e9 }'
+
+times='"source":[100.125,100.25],"frames":[100.5,100.75],"rollout":[101.125,103.25],"refscore":[103.5,104.75],"reward":[104.875,104.9375],"optim":[105.5,106.125]'
+sed "s/}\$/,\"trained\":{\"step\":17},\"times\":{$times}}/" "$work/out" | "$(dirname "$bin")/tests/bench/store_bench" save "$work/bench" >"$work/saved"
+awk '{ printf "to save it takes %.1f us of a processor, of them for the page %.1f us (%.1f %%); of its %d bytes in the file %d are for the page (%.2f %%, asked: at most 1 %%)\n",
+    $2, $3, 100 * $3 / $2, $4, $5, 100 * $5 / $4 }' "$work/saved"
