@@ -142,13 +142,13 @@ $(BUILD)/tests/unit/media: $(BUILD)/tools/demo/clip_writer.o
 
 $(BUILD)/tests/unit/condition: $(BUILD)/tools/groups/condition.o
 
-$(BUILD)/tests/unit/view_groups: $(BUILD)/tools/groups/condition.o $(BUILD)/tools/subcommand.o $(addprefix $(BUILD)/tools/view/,view_call.o view_search.o view_groups.o)
+$(BUILD)/tests/unit/view_groups: $(BUILD)/tools/groups/condition.o $(BUILD)/tools/subcommand.o $(addprefix $(BUILD)/tools/view/,view_call.o view_search.o view_blocks.o view_groups.o)
 
 $(BUILD)/tests/unit/difference: $(BUILD)/tools/groups/difference.o
 
 $(BUILD)/tests/unit/service: $(BUILD)/tools/run/service.o
 
-$(BUILD)/tests/unit/view_parts: $(addprefix $(BUILD)/tools/,groups/condition.o subcommand.o eval/figures.o) $(addprefix $(BUILD)/tools/view/,token_cuts.o view_call.o view_search.o view_groups.o view_group.o view_compare.o view_trace.o)
+$(BUILD)/tests/unit/view_parts: $(addprefix $(BUILD)/tools/,groups/condition.o subcommand.o eval/figures.o) $(addprefix $(BUILD)/tools/view/,token_cuts.o view_call.o view_search.o view_blocks.o view_groups.o view_group.o view_compare.o view_trace.o)
 
 $(BUILD)/tests/unit/world: $(addprefix $(BUILD)/tools/miniature/,world.o picture.o)
 

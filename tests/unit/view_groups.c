@@ -179,12 +179,22 @@ TEST(what_is_trained_again_or_removed_counts_once_or_not_at_all) {
     const struct json *answer = ask(&seen, view_groups_list, &result, PAIRS("where", "accuracy = 1"));
     check_rows(answer, "1 2 3 4 6 7 9 11");
     assert_int_equal(number_at(answer, "total"), 11);
+    assert_int_equal(number_at(answer, "matched"), 8);
+    assert_int_equal(view_block_at(&seen.source.groups, 0)->alive, 11);
     MUST(view_groups_find(&seen.source.groups, "e0-000008", &index));
     assert_int_equal(seen.source.groups.list[index].number, 10);
     MUST(view_groups_get(&seen.source.groups, index, &group));
     assert_string_equal(group->id.data, "e0-000008");
     MUST(group_store_prune(seen.store, &(struct group_keep){.steps = 2}, false, &removed, &freed));
     check_rows(ask(&seen, view_groups_list, &result, PAIRS("limit", "200")), "9 10 11");
+    check_rows(ask(&seen, view_groups_list, &result, PAIRS("sort", "-number", "limit", "2")), "11 10");
+    answer = ask(&seen, view_groups_list, &result, PAIRS("where", "accuracy = 1", "limit", "0"));
+    assert_int_equal(number_at(answer, "matched"), 2);
+    assert_int_equal(number_at(answer, "scanned"), 3);
+    const struct view_block *block = view_block_at(&seen.source.groups, 0);
+    assert_int_equal(block->alive, 3);
+    assert_int_equal(block->first_step, 5);
+    assert_int_equal(block->last_step, 6);
     MUST(view_groups_find(&seen.source.groups, "e0-000001", &index));
     assert_int_equal(index, SIZE_MAX);
 }

@@ -129,6 +129,27 @@ TEST(only_new_whole_lines_are_read_and_a_new_file_from_its_beginning) {
     assert_int_equal(table.count, 0);
 }
 
+TEST(a_long_file_is_read_in_parts_of_whole_lines) {
+    enum { LINES = 200 };
+    SCOPED(struct metric_table, metric_table_release) table = {0};
+    SCOPED(char *, free_path) path = path_in(unit_new_directory(), "metrics.jsonl");
+    SCOPED(struct buf, buf_release) lines = {0};
+    for (int i = 0; i < LINES; i++) // one is longer than a part
+        buf_printf(&lines, "{\"step\": %d, \"a\": %d, \"text\": \"%*s\"}\n", i, i,
+                   i == 100 ? 2 * LINE_FILE_PIECE : LINE_FILE_PIECE / 20, "");
+    write_file(path, lines.data);
+    size_t count = 0, parts = 0;
+    do {
+        MUST(metric_table_read(&table, path));
+        assert_true(table.count > count);
+        count = table.count;
+        parts++;
+    } while (table.file.more);
+    assert_int_equal(count, LINES);
+    assert_true(parts >= 9 && parts <= 14);
+    assert_true(metric_table_find(&table, "a")[LINES - 1] == LINES - 1);
+}
+
 static void expect_reason(const char *reason, const char *plain) {
     SCOPED(struct buf, buf_release) out = {0};
     quarantine_reason(reason, &out);
@@ -216,13 +237,14 @@ TEST(events_of_several_machines_are_in_the_order_of_their_times) {
     SCOPED(char *, free_path) a = path_in(pipeline.run, "events-a.jsonl");
     SCOPED(char *, free_path) b = path_in(pipeline.run, "events-b.jsonl");
     int64_t seq = 10;
-    MUST(run_events_read(&events, &pipeline, &seq));
+    bool more;
+    MUST(run_events_read(&events, &pipeline, &seq, &more));
     assert_false(events.found);
     write_file(a, "{\"time\": 5, \"kind\": \"started\", \"name\": \"a\", \"text\": \"started\"}\n"
                   "{\"time\": 8, \"kind\": \"restarted\", \"name\": \"rollout-2\", \"text\": \"x\"}\nnothing\n");
     write_file(
         b, "{\"time\": 6, \"kind\": \"slow\", \"name\": \"\", \"text\": \"nothing\"}\n{\"time\": 9, \"kind\": \"do");
-    MUST(run_events_read(&events, &pipeline, &seq));
+    MUST(run_events_read(&events, &pipeline, &seq, &more));
     assert_true(events.found);
     assert_int_equal(events.count, 3);
     assert_int_equal(seq, 13);
@@ -233,15 +255,30 @@ TEST(events_of_several_machines_are_in_the_order_of_their_times) {
     assert_int_equal(events.start_count, 1);
     assert_false(events.done);
     MUST(file_append(b, "ne\", \"name\": \"\", \"text\": \"done\"}\n", 34));
-    MUST(run_events_read(&events, &pipeline, &seq));
+    MUST(run_events_read(&events, &pipeline, &seq, &more));
     assert_int_equal(events.count, 4);
     assert_true(events.done);
     assert_true(events.last == 9);
     // The run's directory was removed, and another run was started there.
     write_file(b, "{\"time\": 1, \"kind\": \"started\", \"name\": \"b\", \"text\": \"started\"}\n");
-    MUST(run_events_read(&events, &pipeline, &seq));
+    MUST(run_events_read(&events, &pipeline, &seq, &more));
     assert_int_equal(events.count, 3);
     assert_int_equal(events.start_count, 2);
     assert_false(events.done);
     assert_int_equal(seq, 17);
+    // A file that is read in parts: its events come before one of the other machine, which was read first.
+    SCOPED(struct buf, buf_release) lines = {0};
+    for (int i = 0; i < 9; i++)
+        buf_printf(&lines, "{\"time\": %d, \"kind\": \"slow\", \"name\": \"\", \"text\": \"%*s\"}\n", 20 + i,
+                   LINE_FILE_PIECE / 4, "");
+    MUST(file_append(a, "{\"time\": 50, \"kind\": \"done\", \"name\": \"\", \"text\": \"done\"}\n", 57));
+    MUST(file_append(b, lines.data, lines.size));
+    MUST(run_events_read(&events, &pipeline, &seq, &more));
+    assert_true(more);
+    assert_int_equal(seq, 17);
+    while (more) MUST(run_events_read(&events, &pipeline, &seq, &more));
+    assert_int_equal(events.count, 13);
+    assert_int_equal(seq, 27);
+    assert_true(events.done);
+    assert_true(events.list[12].time == 50 && events.list[12].seq == 27);
 }

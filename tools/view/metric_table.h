@@ -28,7 +28,8 @@ struct metric_table {
 };
 
 // Adds the lines that the file has got since the last time; a file that was written anew, as by a run that went on, is
-// read anew. A step that comes again takes the place of itself and of all later ones. DATAERR, UNAVAILABLE.
+// read anew. A step that comes again takes the place of itself and of all later ones. While table->file.more a part of
+// the file was read alone. DATAERR, UNAVAILABLE.
 status metric_table_read(struct metric_table *table, const char *path);
 
 // Adds lines, each with its end. One that is no object with a step is left out.

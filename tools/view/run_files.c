@@ -34,16 +34,19 @@ status line_file_read(struct line_file *file, const char *path, struct buf *line
     *anew = file->inode != 0 && (!same || info.st_size < file->at);
     if (!same || *anew) *file = (struct line_file){.device = (uint64_t)info.st_dev, .inode = (uint64_t)info.st_ino};
     const size_t before = lines->size;
-    if (info.st_size > file->at) result = buf_reserve_large(lines, (size_t)(info.st_size - file->at));
-    for (int64_t at = file->at; result == OK && at < info.st_size;) {
+    int64_t at = file->at;
+    for (bool whole = false; at < info.st_size && (!whole || at - file->at < LINE_FILE_PIECE);) {
         const int64_t left = info.st_size - at;
         char piece[PIECE];
         const ssize_t size = fd_pread(fd, piece, left < PIECE ? (size_t)left : PIECE, at);
         if (size < 0) result = fail(file_read_status(errno), "%s: %s", path, strerror(errno));
         if (size <= 0) break;
+        if ((result = buf_reserve_large(lines, (size_t)size)) != OK) break;
+        whole |= memchr(piece, '\n', (size_t)size) != NULL;
         buf_append(lines, piece, (size_t)size);
         at += size;
     }
+    file->more = result == OK && at < info.st_size;
     close(fd);
     while (lines->size > before && lines->data[lines->size - 1] != '\n') lines->size--;
     if (lines->data) lines->data[lines->size] = 0;
@@ -56,7 +59,7 @@ status line_file_read(struct line_file *file, const char *path, struct buf *line
 static void run_events_clear(struct run_events *events) {
     for (size_t i = 0; i < events->count; i++) free(events->list[i].kind);
     memset(events->files, 0, events->file_count * sizeof *events->files);
-    events->count = events->start_count = 0;
+    events->count = events->noted = events->start_count = 0;
     events->last = 0;
     events->found = events->done = false;
 }
@@ -93,8 +96,9 @@ static int run_events_compare(const void *a, const void *b) {
     return first->seq < second->seq ? -1 : first->seq > second->seq;
 }
 
-// Numbers the events from an index on, in the order of their times, and notes what they say about the whole run.
-static void run_events_note(struct run_events *events, size_t first, int64_t *seq) {
+// Numbers the events that are new, in the order of their times, and notes what they say about the whole run.
+static void run_events_note(struct run_events *events, int64_t *seq) {
+    const size_t first = events->noted;
     for (size_t i = first; i < events->count; i++) events->list[i].seq = (int64_t)i;
     if (events->count > first)
         qsort(events->list + first, events->count - first, sizeof *events->list, run_events_compare);
@@ -108,24 +112,26 @@ static void run_events_note(struct run_events *events, size_t first, int64_t *se
         events->done = !strcmp(event->kind, "done") || (events->done && strcmp(event->kind, "started") != 0);
         events->last = fmax(events->last, event->time);
     }
-    if (events->count < (size_t)2 * RUN_EVENTS) return;
-    const size_t excess = events->count - RUN_EVENTS;
-    for (size_t i = 0; i < excess; i++) free(events->list[i].kind);
-    memmove(events->list, events->list + excess, RUN_EVENTS * sizeof *events->list);
-    events->count = RUN_EVENTS;
+    if (events->count >= (size_t)2 * RUN_EVENTS) {
+        const size_t excess = events->count - RUN_EVENTS;
+        for (size_t i = 0; i < excess; i++) free(events->list[i].kind);
+        memmove(events->list, events->list + excess, RUN_EVENTS * sizeof *events->list);
+        events->count = RUN_EVENTS;
+    }
+    events->noted = events->count;
 }
 
-status run_events_read(struct run_events *events, const struct pipeline *pipeline, int64_t *seq) {
+status run_events_read(struct run_events *events, const struct pipeline *pipeline, int64_t *seq, bool *more) {
     const size_t machines = pipeline->machine_count > 1 ? pipeline->machine_count : 1;
     struct buf path = {0}, lines = {0};
     status result = OK;
     bool anew = false;
+    *more = false;
     if (machines != events->file_count) {
         run_events_release(events);
         NEW(&events->files, machines);
         events->file_count = machines;
     }
-    size_t first = events->count;
     for (size_t i = 0; i < machines && result == OK; i++) {
         buf_clear(&path);
         buf_clear(&lines);
@@ -135,18 +141,19 @@ status run_events_read(struct run_events *events, const struct pipeline *pipelin
         if (anew) { // all of them, from their beginnings
             run_events_clear(events);
             events->cut_count++;
-            first = 0;
+            *more = false;
             i = (size_t)-1;
             continue;
         }
         events->found |= events->files[i].inode != 0;
+        *more |= events->files[i].more;
         for (size_t at = 0; at < lines.size;) {
             const size_t size = (size_t)((char *)memchr(lines.data + at, '\n', lines.size - at) - lines.data) + 1 - at;
             run_events_add(events, lines.data + at, size);
             at += size;
         }
     }
-    run_events_note(events, first, seq);
+    if (!*more) run_events_note(events, seq);
     buf_release(&path);
     buf_release(&lines);
     return result;

@@ -16,11 +16,14 @@
 struct line_file {
     uint64_t device, inode;
     int64_t at; // in bytes
+    bool more;  // the last call has left lines for the next one
 };
 
-// Appends the whole lines that the file has got since the last call; a last line without its end is left for later. A
-// missing file has none. *anew: what was read before counts no more, because the file was replaced, removed or cut;
-// `lines` then has all of it. DATAERR and UNAVAILABLE name the path.
+enum { LINE_FILE_PIECE = 1 << 20 }; // bytes that are read at once, which takes about 10 ms to parse
+
+// Appends the whole lines that the file has got since the last call, of very many the first ones; a last line without
+// its end is left for later. A missing file has none. *anew: what was read before counts no more, because the file was
+// replaced, removed or cut; `lines` then has all of it. DATAERR and UNAVAILABLE name the path.
 status line_file_read(struct line_file *file, const char *path, struct buf *lines, bool *anew);
 
 // ---- run_events ----
@@ -39,8 +42,8 @@ struct run_event {
 struct run_events {
     bool found;             // there is a file
     struct run_event *list; // the newest ones; each has its strings behind `kind`, on the heap
-    size_t count;
-    double *starts; // times at which the run was started and went on
+    size_t count, noted;    // of these so many are in their order; the others are still being read
+    double *starts;         // times at which the run was started and went on
     size_t start_count;
     double last;       // time of the last event
     bool done;         // the last event about the whole run says that it is done
@@ -49,9 +52,9 @@ struct run_events {
     size_t file_count;
 };
 
-// Reads what is new in RUN/events.jsonl or RUN/events-MACHINE.jsonl. Each event gets the next number of *seq. DATAERR,
-// UNAVAILABLE.
-status run_events_read(struct run_events *events, const struct pipeline *pipeline, int64_t *seq);
+// Reads what is new in RUN/events.jsonl or RUN/events-MACHINE.jsonl. Each event gets the next number of *seq. *more:
+// only a part was read, and the events are complete after a further call. DATAERR, UNAVAILABLE.
+status run_events_read(struct run_events *events, const struct pipeline *pipeline, int64_t *seq, bool *more);
 
 // Frees and zeroes.
 void run_events_release(struct run_events *events);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/base/log.h"
@@ -93,6 +94,7 @@ static status view_call_route(struct view_call *call, size_t at) {
     const char *of = view_argument(call, "of");
     call->type = "application/json";
     call->column = -1;
+    call->unfinished = false;
     call->source = &call->view->sources[0];
     for (size_t i = 0; i < call->argument_count; i++) {
         const char *name = call->arguments[i].name;
@@ -203,28 +205,91 @@ static bool view_admits(struct view *view, struct http_request *request) {
     return false;
 }
 
-// Answers a request for data.
-static void view_answer_call(struct view *view, struct http_request *request) {
-    struct view_call call = {.view = view, .arguments = request->arguments, .argument_count = request->argument_count};
-    const status result = view_ask(&call, request->path);
+// Answers a request for data with what its route has returned.
+static void view_answer(struct http_request *request, struct view_call *call, status result) {
     const int code = result == OK ? 200 : result == USAGE ? 400 : result == END ? 404 : 503;
     if (result != OK) {
-        buf_clear(&call.out);
-        buf_puts(&call.out, "{\"error\": ");
-        view_print_text(&call.out, fail_text());
-        buf_printf(&call.out, call.column < 0 ? ", \"column\": null}" : ", \"column\": %lld}", (long long)call.column);
-        call.type = "application/json";
+        buf_clear(&call->out);
+        buf_puts(&call->out, "{\"error\": ");
+        view_print_text(&call->out, fail_text());
+        buf_printf(&call->out, call->column < 0 ? ", \"column\": null}" : ", \"column\": %lld}",
+                   (long long)call->column);
+        call->type = "application/json";
     }
     http_add_page_headers(request);
     http_add_header(request, "Cache-Control",
-                    call.immutable && code == 200 ? "max-age=31536000, immutable" : "no-store");
-    if (call.file_name && code == 200) {
+                    call->immutable && code == 200 ? "max-age=31536000, immutable" : "no-store");
+    if (call->file_name && code == 200) {
         struct buf disposition = {0};
-        buf_printf(&disposition, "attachment; filename=\"%s\"", call.file_name);
+        buf_printf(&disposition, "attachment; filename=\"%s\"", call->file_name);
         http_add_header(request, "Content-Disposition", disposition.data);
         buf_release(&disposition);
     }
-    http_answer(request, code, call.type, &call.out);
+    http_answer(request, code, call->type, &call->out);
+    view_call_release(call);
+}
+
+// ---- unfinished requests ----
+
+static const double view_slice = 0.04; // seconds that a route works before other requests are answered
+
+// A request whose route is unfinished. They go on one after the other.
+struct view_waiting {
+    struct http_request *request; // its tag is this
+    struct view_call call;
+    struct view_waiting *next;
+};
+
+// Begins to answer a request for data.
+static void view_begin(struct view *view, struct http_request *request) {
+    struct view_call call = {.view = view,
+                             .arguments = request->arguments,
+                             .argument_count = request->argument_count,
+                             .until = clock_monotonic() + view_slice};
+    const status result = view_ask(&call, request->path);
+    if (result != OK || !call.unfinished) {
+        view_answer(request, &call, result);
+        return;
+    }
+    struct view_waiting *waiting, **at = &view->waiting;
+    NEW(&waiting, 1);
+    *waiting = (struct view_waiting){.request = request, .call = call};
+    request->tag = waiting;
+    while (*at) at = &(*at)->next;
+    *at = waiting;
+}
+
+// Takes a request out of those that wait, and frees what it has.
+static void view_forget(struct view *view, struct view_waiting *waiting) {
+    struct view_waiting **at = &view->waiting;
+    while (*at != waiting) at = &(*at)->next;
+    *at = waiting->next;
+    waiting->request->tag = NULL;
+    view_call_release(&waiting->call);
+    free(waiting);
+}
+
+// A request was answered, or its client has gone away.
+static void view_ended(void *context, struct http_request *request, bool sent) {
+    (void)sent;
+    if (request->tag) view_forget(context, request->tag);
+}
+
+// Lets the request that waits longest go on.
+static void view_go_on(struct view *view) {
+    struct view_waiting *waiting = view->waiting, **at = &view->waiting;
+    if (!waiting) return;
+    waiting->call.until = clock_monotonic() + view_slice;
+    const status result = view_ask(&waiting->call, waiting->request->path);
+    if (result != OK || !waiting->call.unfinished) {
+        view_answer(waiting->request, &waiting->call, result);
+        view_forget(view, waiting);
+        return;
+    }
+    view->waiting = waiting->next;
+    while (*at) at = &(*at)->next;
+    *at = waiting;
+    waiting->next = NULL;
 }
 
 static void view_handle(void *context, struct http_request *request) {
@@ -254,7 +319,7 @@ static void view_handle(void *context, struct http_request *request) {
         return;
     }
     if (view_find_route(path) < sizeof view_routes / sizeof *view_routes) {
-        view_answer_call(view, request);
+        view_begin(view, request);
         return;
     }
     http_add_page_headers(request);
@@ -352,8 +417,12 @@ status view_main(struct subcommand_call *call) {
         result = view_html_write(&view, given->html, given->groups, given->where);
         goto done;
     }
-    const struct http_options options = {
-        .listen = given->listen, .host = given->host, .next_port = true, .context = &view, .handle = view_handle};
+    const struct http_options options = {.listen = given->listen,
+                                         .host = given->host,
+                                         .next_port = true,
+                                         .context = &view,
+                                         .handle = view_handle,
+                                         .ended = view_ended};
     http_make_token(view.token);
     TRY_TO(result, done, http_open(&view.server, &options));
     const char *address = http_address(view.server);
@@ -361,9 +430,10 @@ status view_main(struct subcommand_call *call) {
     TRY_TO(result, done, view_live_open(&view));
     view_say_address(&view);
     while (!signals_stopping()) {
-        const int due = http_timeout_ms(view.server);
+        const int due = view.waiting ? 0 : http_timeout_ms(view.server);
         TRY_TO(result, done, view_live_wait(&view, http_fd(view.server), due >= 0 && due < WAIT_MS ? due : WAIT_MS));
         TRY_TO(result, done, http_step(view.server));
+        view_go_on(&view);
     }
 done:
     view_close(&view);

@@ -32,7 +32,9 @@ struct view_groups {
     int64_t *by_seq;  // the index of the group with this seq, -1: none
     size_t seq_count, seq_capacity;
     struct view_file *file;     // of a file, and of a store without summaries: where each group is
-    struct view_search *search; // what was found lately, see view_groups_search
+    struct view_search *search; // what was found lately, see view_search.h
+    struct view_block *blocks;  // see view_block_at
+    size_t block_count;
 };
 
 // What an operand of the command line names.
@@ -56,10 +58,12 @@ struct view {
     struct view_opened *opened;         // stores of frames and tokenizers, see view_group.c
     struct view_comparison *comparison; // the last one, see view_compare.c
     struct http_server *server;
+    struct view_waiting *waiting; // requests whose routes are unfinished, see view.c
     char token[HTTP_TOKEN_SIZE], cookie[32];
 };
 
-// A request as a route sees it.
+// A request as a route sees it. A route that has much to do does a part of it, as long as view_may_go_on says so, and
+// returns OK with `unfinished`: then other requests are answered, and it is called again with what it keeps in `work`.
 struct view_call {
     struct view *view;
     struct view_source *source; // that `of` names, else the first
@@ -72,6 +76,10 @@ struct view_call {
     bool immutable;        // what is under this address never changes
     bool whole;            // for the page as one file: every row, every step
     int64_t column;        // at which byte of `where` a mistake is; -1: elsewhere
+    double until;          // clock_monotonic() at which a route leaves off
+    bool unfinished;
+    void *work; // of a route between its calls; NULL at the first one
+    void (*free_work)(void *work);
 };
 
 // Answers into call->out. USAGE: 400; END: 404; DATAERR, UNAVAILABLE: 503; each with fail_text().
@@ -79,14 +87,21 @@ typedef status view_route(struct view_call *call);
 
 // ---- view.c ----
 
-// Answers a path as for a request; the caller has set `view`, `arguments` and `whole`. As view_route; END, too, if
-// there is no such route.
+// Answers a path as for a request; the caller has set `view`, `arguments`, `whole` and `until`, and calls it again
+// while it is `unfinished`. As view_route; END, too, if there is no such route. Release the call with
+// view_call_release.
 status view_ask(struct view_call *call, const char *path);
 
 // Returns a file that is part of the program: "index.html", "view.css" or "view.js".
 struct string view_page_file(const char *name);
 
 // ---- view_call.c ----
+
+// Whether a route may go on now. If not, the call is unfinished: the route returns OK, and is called again.
+bool view_may_go_on(struct view_call *call);
+
+// Frees the answer and what a route keeps.
+void view_call_release(struct view_call *call);
 
 // Returns the value of an argument, NULL if it is not given.
 const char *view_argument(const struct view_call *call, const char *name);
@@ -112,6 +127,54 @@ void view_print_text(struct buf *out, const char *text);
 
 // Appends the marks of a group's first completions as an array, null for each without accuracy.
 void view_print_marks(struct buf *out, const struct group_summary *summary);
+
+// ---- view_blocks.c ----
+
+enum { VIEW_BLOCK = 1024 }; // groups of a block, one after the other in the list
+
+// Figures that some group has, as bits.
+enum view_has {
+    HAS_REWARDS = 1,
+    HAS_BONUS = 2, // above 0
+    HAS_FORMAT = 4,
+    HAS_LOGPROBS = 8,
+    HAS_REFERENCE = 16,
+    HAS_TIMES = 32,
+    HAS_SCORES = 64, // it is an evaluation
+};
+
+// What the groups of a block that are there have together.
+struct view_block {
+    bool current, trains; // how it was made
+    size_t end;           // index behind its last group, as far as it was made
+    size_t alive, times;  // groups that are there, and of these those with times
+    double first_issued, last_issued, first_settled, last_settled; // NaN: unknown
+    double seconds;                                                // that they were under way, together
+    int64_t first_step, last_step; // as of view_groups_step, of those with a step; INT64_MAX and -1: none
+    int completions;               // of the group that has most
+    unsigned has;
+    struct view_block_step { // of groups with a likelihood that one step trained, one after the other
+        int64_t step;
+        size_t count;
+        double likelihood; // their sum
+    } * steps;
+    size_t step_count;
+};
+
+// Returns how many blocks there are: block i begins with group i * VIEW_BLOCK.
+size_t view_block_count(const struct view_groups *groups);
+
+// Returns the index behind the last group of a block.
+size_t view_block_end(const struct view_groups *groups, size_t block);
+
+// Returns a block as it is now. It is valid until the groups change.
+const struct view_block *view_block_at(struct view_groups *groups, size_t block);
+
+// Says that the group at an index has changed.
+void view_block_forget(struct view_groups *groups, size_t index);
+
+// Frees all blocks.
+void view_blocks_free(struct view_groups *groups);
 
 // ---- view_groups.c ----
 

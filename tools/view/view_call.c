@@ -2,8 +2,20 @@
 #include <math.h>
 #include <string.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/json.h"
 #include "tools/view/view.h"
+
+bool view_may_go_on(struct view_call *call) {
+    call->unfinished = clock_monotonic() > call->until;
+    return !call->unfinished;
+}
+
+void view_call_release(struct view_call *call) {
+    if (call->work) call->free_work(call->work);
+    call->work = NULL;
+    buf_release(&call->out);
+}
 
 const char *view_argument(const struct view_call *call, const char *name) {
     for (size_t i = 0; i < call->argument_count; i++)

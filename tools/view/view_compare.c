@@ -1,5 +1,8 @@
 // Two sources beside each other, on the samples that both have. Of a sample that a source has several times, the last
 // group counts.
+//
+// A comparison of a million samples takes a second, so a request makes it in parts (struct view_call): `step` and `at`
+// say how far it is. The view keeps the last one, for the cells and the pages of its rows.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +18,38 @@ struct view_pair {
     struct string sample; // absent where there are too many to sort by
 };
 
-// What was found last. It holds while the sources have the same groups.
+// The last group of each sample of a source: a hash table with open addresses.
+struct view_samples {
+    struct view_sample {
+        uint64_t sample;
+        int32_t index; // -1: free
+        bool repeated;
+    } * slots; // mask + 1, of which `count` are not free; NULL: none yet
+    size_t mask, count;
+};
+
+// What is done for a comparison, in this order.
+enum view_comparing {
+    COMPARE_FIRST,
+    COMPARE_SECOND,
+    COMPARE_PAIRS,
+    COMPARE_NAMES,
+    COMPARE_SORT,
+    COMPARE_PRINT,
+    COMPARE_SCORES,
+    COMPARE_MATRIX,
+    COMPARE_DONE
+};
+
+// It holds while the sources have the same groups.
 struct view_comparison {
     struct view_source *sources[2];
     size_t counts[2];
     int64_t totals[2];
+    enum view_comparing step;
+    size_t at;                      // the group, the pair or the score with which it goes on
+    struct view_samples samples[2]; // while the pairs are sought
+    double *values[3];              // while the scores are made: those of both sides, and the differences
     struct arena arena;
     struct view_pair *pairs; // in the order of the rows
     size_t count;
@@ -29,16 +59,20 @@ struct view_comparison {
     struct buf head; // the answer up to the rows
 };
 
-static void view_comparison_release(struct view_comparison *comparison) {
+// Frees it; NULL is fine.
+static void view_comparison_free(void *work) {
+    struct view_comparison *comparison = work;
+    if (!comparison) return;
+    for (int side = 0; side < 2; side++) free(comparison->samples[side].slots);
+    for (int i = 0; i < 3; i++) free(comparison->values[i]);
     free(comparison->pairs);
     buf_release(&comparison->head);
     arena_release(&comparison->arena);
-    *comparison = (struct view_comparison){0};
+    free(comparison);
 }
 
 void view_compare_close(struct view *view) {
-    if (view->comparison) view_comparison_release(view->comparison);
-    free(view->comparison);
+    view_comparison_free(view->comparison);
     view->comparison = NULL;
 }
 
@@ -113,8 +147,9 @@ static void view_score_print(struct buf *out, const double *values, size_t count
 }
 
 // Appends one score of both sides and the difference sample by sample, unless no sample has it.
-static void view_score_add(struct view_comparison *comparison, enum view_score score, double *values[3], bool *first) {
+static void view_score_add(struct view_comparison *comparison, enum view_score score) {
     struct buf *out = &comparison->head;
+    double **values = comparison->values;
     size_t counts[3] = {0};
     bool single[2] = {score < SCORE_REWARD, score < SCORE_REWARD};
     for (size_t i = 0; i < comparison->count; i++) {
@@ -129,32 +164,23 @@ static void view_score_add(struct view_comparison *comparison, enum view_score s
         if (!isnan(both[0]) && !isnan(both[1])) values[2][counts[2]++] = both[1] - both[0];
     }
     if (!counts[0] && !counts[1]) return;
-    buf_printf(out, "%s{\"name\": \"%s\", \"a\": ", *first ? "" : ", ", view_score_names[score]);
+    const bool first = out->data[out->size - 1] == '[';
+    buf_printf(out, "%s{\"name\": \"%s\", \"a\": ", first ? "" : ", ", view_score_names[score]);
     view_score_print(out, values[0], counts[0], single[0]);
     buf_puts(out, ", \"b\": ");
     view_score_print(out, values[1], counts[1], single[1]);
     buf_puts(out, ", \"difference\": ");
     view_score_print(out, values[2], counts[2], false);
     buf_puts(out, "}");
-    *first = false;
 }
 
-// ---- view_samples ----
+// ---- pairs ----
 
-// The last group of each sample of a source: a hash table with open addresses.
-struct view_samples {
-    const struct view_groups *groups;
-    struct view_sample {
-        int64_t index; // -1: free
-        bool repeated;
-    } * slots;
-    size_t mask;
-};
-
+// Returns the slot of a sample, which is free if there is none yet.
 static struct view_sample *view_samples_find(const struct view_samples *samples, uint64_t sample) {
     for (size_t at = sample & samples->mask;; at = (at + 1) & samples->mask) {
         struct view_sample *slot = &samples->slots[at];
-        if (slot->index < 0 || samples->groups->list[slot->index].summary.sample == sample) return slot;
+        if (slot->index < 0 || slot->sample == sample) return slot;
     }
 }
 
@@ -163,27 +189,69 @@ static bool view_samples_take(const struct numbered_summary *group, bool scored)
     return group->number >= 0 && (group->summary.state == GROUP_QUARANTINED ? scored : group->summary.completions > 0);
 }
 
-static status view_samples_make(struct view_samples *samples, struct view_comparison *comparison, int side) {
-    const struct view_groups *groups = samples->groups = &comparison->sources[side]->groups;
-    size_t capacity = 64;
-    for (size_t i = 0; i < groups->count && !comparison->scored[side]; i++)
-        comparison->scored[side] = groups->list[i].number >= 0 && groups->list[i].summary.state == GROUP_SCORED;
-    while (capacity < 2 * groups->count) capacity *= 2;
-    samples->mask = capacity - 1;
-    TRY(NEW_LARGE(&samples->slots, capacity));
-    for (size_t i = 0; i < capacity; i++) samples->slots[i].index = -1;
-    for (size_t i = 0; i < groups->count; i++) {
-        const struct group_summary *summary = &groups->list[i].summary;
-        if (!view_samples_take(&groups->list[i], comparison->scored[side])) continue;
-        struct view_sample *slot = view_samples_find(samples, summary->sample);
-        slot->repeated = slot->index >= 0;
-        slot->index = (int64_t)i;
-        if (summary->completions > comparison->sizes[side]) comparison->sizes[side] = summary->completions;
-    }
+// Makes room for one more sample.
+static status view_samples_reserve(struct view_samples *samples) {
+    enum { LEAST = 1024 };
+    if (samples->slots && samples->count <= samples->mask / 2) return OK;
+    struct view_samples larger = {.mask = samples->slots ? 2 * samples->mask + 1 : LEAST - 1, .count = samples->count};
+    TRY(NEW_LARGE(&larger.slots, larger.mask + 1));
+    for (size_t i = 0; i <= larger.mask; i++) larger.slots[i].index = -1;
+    for (size_t i = 0; samples->slots && i <= samples->mask; i++)
+        if (samples->slots[i].index >= 0) *view_samples_find(&larger, samples->slots[i].sample) = samples->slots[i];
+    free(samples->slots);
+    *samples = larger;
     return OK;
 }
 
-// ---- view_pairs ----
+// Adds the group at an index to the samples of one side.
+static status view_samples_add(struct view_comparison *comparison, int side, size_t index) {
+    const struct numbered_summary *group = &comparison->sources[side]->groups.list[index];
+    struct view_samples *samples = &comparison->samples[side];
+    if (index > INT32_MAX) return fail(UNAVAILABLE, "these are too many groups to compare");
+    TRY(view_samples_reserve(samples));
+    if (!view_samples_take(group, comparison->scored[side])) return OK;
+    struct view_sample *slot = view_samples_find(samples, group->summary.sample);
+    samples->count += slot->index < 0;
+    *slot = (struct view_sample){group->summary.sample, (int32_t)index, slot->index >= 0};
+    if (group->summary.completions > comparison->sizes[side]) comparison->sizes[side] = group->summary.completions;
+    return OK;
+}
+
+// Adds the pair of the first side's group at an index, if it is the last one of its sample and both have that.
+static void view_pairs_add(struct view_comparison *comparison, size_t index) {
+    const struct numbered_summary *group = &comparison->sources[0]->groups.list[index];
+    if (!view_samples_take(group, comparison->scored[0]) || !comparison->samples[1].slots) return;
+    const struct view_sample *own = view_samples_find(&comparison->samples[0], group->summary.sample),
+                             *other = view_samples_find(&comparison->samples[1], group->summary.sample);
+    if (own->index != (int32_t)index || other->index < 0) return;
+    comparison->repeated |= own->repeated || other->repeated;
+    GROW(&comparison->pairs, comparison->count);
+    struct view_pair *pair = &comparison->pairs[comparison->count++];
+    *pair = (struct view_pair){.index = {index, (size_t)other->index}};
+    double share[2];
+    for (int side = 0; side < 2; side++) {
+        const struct group_summary *summary = view_comparison_at(comparison, pair, side);
+        share[side] = isnan(view_score_of(summary, SCORE_ACCURACY)) ? NAN
+                      : summary->completions                        ? summary->right / (double)summary->completions
+                                                                    : 0;
+    }
+    pair->change = share[1] - share[0];
+}
+
+// Reads the name of the pair at an index.
+static status view_pairs_name(struct view_comparison *comparison, size_t index) {
+    struct view_pair *pair = &comparison->pairs[index];
+    // Of the side of which the rows are read faster.
+    const int side = comparison->sources[0]->groups.file && !comparison->sources[1]->groups.file;
+    struct group_row row;
+    struct buf bytes = {0};
+    bool found;
+    const status result = view_groups_row(&comparison->sources[side]->groups, pair->index[side], &row, &bytes, &found);
+    if (result == OK && found && row.sample_id.data)
+        arena_string(&comparison->arena, &pair->sample, row.sample_id.data, row.sample_id.size);
+    buf_release(&bytes);
+    return result;
+}
 
 static int view_pair_compare(const void *a, const void *b) {
     const struct view_pair *one = a, *two = b;
@@ -203,8 +271,8 @@ static status view_pairs_sort(struct view_comparison *comparison) {
     TRY(NEW_LARGE(&sorted, comparison->count));
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < comparison->count; i++) {
-            const double change = fabs(comparison->pairs[i].change);
-            const size_t step = isnan(change) ? STEPS + 1 : (size_t)lround((1 - change) * STEPS);
+            const double change = comparison->pairs[i].change;
+            const size_t step = isnan(change) ? STEPS + 1 : (size_t)((1 - fmin(fabs(change), 1)) * STEPS + 0.5);
             if (pass)
                 sorted[places[step]++] = comparison->pairs[i];
             else
@@ -215,52 +283,6 @@ static status view_pairs_sort(struct view_comparison *comparison) {
     free(comparison->pairs);
     comparison->pairs = sorted;
     return OK;
-}
-
-// Finds the samples that both have. Sorted by their names only if they are few: the names are in the rows.
-static status view_pairs_make(struct view_comparison *comparison) {
-    enum { MOST_NAMES = 10000 };
-    struct view_samples samples[2] = {0};
-    struct buf bytes = {0};
-    status result;
-    for (int side = 0; side < 2; side++) TRY_TO(result, done, view_samples_make(&samples[side], comparison, side));
-    for (size_t i = 0; i < samples[0].groups->count; i++) {
-        if (!view_samples_take(&samples[0].groups->list[i], comparison->scored[0])) continue;
-        const uint64_t sample = samples[0].groups->list[i].summary.sample;
-        const struct view_sample *own = view_samples_find(&samples[0], sample),
-                                 *other = view_samples_find(&samples[1], sample);
-        if (own->index != (int64_t)i || other->index < 0) continue;
-        comparison->repeated |= own->repeated || other->repeated;
-        GROW(&comparison->pairs, comparison->count);
-        struct view_pair *pair = &comparison->pairs[comparison->count++];
-        *pair = (struct view_pair){.index = {i, (size_t)other->index}};
-        double share[2];
-        for (int side = 0; side < 2; side++) {
-            const struct group_summary *summary = view_comparison_at(comparison, pair, side);
-            share[side] = isnan(view_score_of(summary, SCORE_ACCURACY)) ? NAN
-                          : summary->completions                        ? summary->right / (double)summary->completions
-                                                                        : 0;
-        }
-        pair->change = share[1] - share[0];
-    }
-    for (size_t i = 0; comparison->count <= MOST_NAMES && i < comparison->count; i++) {
-        struct view_pair *pair = &comparison->pairs[i];
-        const int side = samples[0].groups->file && !samples[1].groups->file; // that of which the rows are read faster
-        struct view_groups *groups = &comparison->sources[side]->groups;
-        struct group_row row;
-        bool found;
-        TRY_TO(result, done, view_groups_row(groups, pair->index[side], &row, &bytes, &found));
-        if (found && row.sample_id.data)
-            arena_string(&comparison->arena, &pair->sample, row.sample_id.data, row.sample_id.size);
-    }
-    if (comparison->count > MOST_NAMES)
-        result = view_pairs_sort(comparison);
-    else if (comparison->count)
-        qsort(comparison->pairs, comparison->count, sizeof *comparison->pairs, view_pair_compare);
-done:
-    for (int side = 0; side < 2; side++) free(samples[side].slots);
-    buf_release(&bytes);
-    return result;
 }
 
 // ---- view_comparison ----
@@ -296,44 +318,40 @@ static bool view_comparison_has(const struct view_comparison *comparison, const 
 }
 
 // Appends how many samples have how many right completions here and there; null where that has too many cells to show.
-static status view_comparison_print_matrix(struct view_comparison *comparison) {
+static void view_comparison_print_matrix(struct view_comparison *comparison) {
     enum { MOST_CELLS = 10000 };
     struct buf *out = &comparison->head;
     const size_t rows = (size_t)comparison->sizes[0] + 1, columns = (size_t)comparison->sizes[1] + 1;
     size_t *cells;
     if (rows * columns > MOST_CELLS) {
         buf_puts(out, "null");
-        return OK;
+        return;
     }
     NEW(&cells, rows * columns);
     for (size_t i = 0; i < comparison->count; i++) {
-        const struct view_pair *pair = &comparison->pairs[i];
-        if (isnan(pair->change)) continue;
-        cells[view_comparison_at(comparison, pair, 0)->right * columns +
-              view_comparison_at(comparison, pair, 1)->right]++;
+        const size_t right[2] = {view_comparison_at(comparison, &comparison->pairs[i], 0)->right,
+                                 view_comparison_at(comparison, &comparison->pairs[i], 1)->right};
+        if (isnan(comparison->pairs[i].change) || right[0] >= rows || right[1] >= columns) continue;
+        cells[right[0] * columns + right[1]]++;
     }
     for (size_t i = 0; i < rows; i++)
         for (size_t k = 0; k < columns; k++)
             buf_printf(out, "%s%zu%s", k ? ", " : i ? ", [" : "[[", cells[i * columns + k], k + 1 < columns ? "" : "]");
     buf_puts(out, "]");
     free(cells);
-    return OK;
 }
 
-// Appends the answer up to the rows.
-static status view_comparison_print(struct view_comparison *comparison) {
+// Appends what the answer begins with, up to the scores.
+static void view_comparison_print(struct view_comparison *comparison) {
     static const char *const kinds[] = {[VIEW_RUN] = "run", [VIEW_STORE] = "store", [VIEW_FILE] = "file"};
     struct buf *out = &comparison->head;
-    double *values[3] = {NULL};
     size_t changes[3] = {0}; // worse, alike, better
-    bool first = true;
-    status result = OK;
     for (int side = 0; side < 2; side++) {
         const struct view_source *source = comparison->sources[side];
         buf_puts(out, side ? ", \"b\": {\"name\": " : "{\"a\": {\"name\": ");
         view_print_text(out, source->name);
         buf_printf(out, ", \"kind\": \"%s\", \"size\": %d, \"groups\": %lld}", kinds[source->kind],
-                   comparison->sizes[side], (long long)source->groups.total);
+                   comparison->sizes[side], (long long)comparison->totals[side]);
     }
     for (size_t i = 0; i < comparison->count; i++) {
         const double change = comparison->pairs[i].change;
@@ -342,36 +360,97 @@ static status view_comparison_print(struct view_comparison *comparison) {
     buf_printf(out,
                ", \"samples\": %zu, \"repeated\": %s, \"better\": %zu, \"worse\": %zu, \"alike\": %zu, \"scores\": [",
                comparison->count, comparison->repeated ? "true" : "false", changes[2], changes[0], changes[1]);
-    for (int i = 0; i < 3; i++) TRY_TO(result, done, NEW_LARGE(&values[i], comparison->count));
-    for (int score = 0; score < VIEW_SCORES; score++)
-        view_score_add(comparison, (enum view_score)score, values, &first);
-    buf_puts(out, "], \"matrix\": ");
-    result = view_comparison_print_matrix(comparison);
-done:
-    for (int i = 0; i < 3; i++) free(values[i]);
-    return result;
 }
 
-// *out = the comparison of two sources: that which was made last, if it still holds.
-static status view_comparison_find(struct view *view, struct view_source *sources[2], struct view_comparison **out) {
-    if (!view->comparison) NEW(&view->comparison, 1);
-    struct view_comparison *comparison = *out = view->comparison;
-    bool holds = comparison->head.size > 0;
+// Whether the comparison has the groups that the sources have now.
+static bool view_comparison_holds(const struct view_comparison *comparison, struct view_source *const sources[2]) {
     for (int side = 0; side < 2; side++)
-        holds = holds && comparison->sources[side] == sources[side] &&
-                comparison->counts[side] == sources[side]->groups.count &&
-                comparison->totals[side] == sources[side]->groups.total;
-    if (holds) return OK;
-    view_comparison_release(comparison);
-    for (int side = 0; side < 2; side++) {
-        comparison->sources[side] = sources[side];
-        comparison->counts[side] = sources[side]->groups.count;
-        comparison->totals[side] = sources[side]->groups.total;
+        if (comparison->sources[side] != sources[side] || comparison->counts[side] != sources[side]->groups.count ||
+            comparison->totals[side] != sources[side]->groups.total)
+            return false;
+    return true;
+}
+
+// Does the next part of a comparison. Sorted by names only if the samples are few: the names are in the rows.
+static status view_comparison_go_on(struct view_comparison *comparison) {
+    enum { AT_ONCE = 4096, ROWS = 64, MOST_NAMES = 10000 };
+    const bool few = comparison->count <= MOST_NAMES;
+    const int side = comparison->step == COMPARE_SECOND;
+    size_t end = comparison->at + (comparison->step == COMPARE_NAMES ? ROWS : AT_ONCE), of = 0; // of how many
+    switch (comparison->step) {
+    case COMPARE_FIRST:
+    case COMPARE_SECOND:
+        of = comparison->counts[side];
+        for (; comparison->at < of && comparison->at < end; comparison->at++)
+            TRY(view_samples_add(comparison, side, comparison->at));
+        break;
+    case COMPARE_PAIRS:
+        of = comparison->counts[0];
+        for (; comparison->at < of && comparison->at < end; comparison->at++)
+            view_pairs_add(comparison, comparison->at);
+        break;
+    case COMPARE_NAMES:
+        of = few ? comparison->count : 0;
+        for (; comparison->at < of && comparison->at < end; comparison->at++)
+            TRY(view_pairs_name(comparison, comparison->at));
+        break;
+    case COMPARE_SORT:
+        if (!few) TRY(view_pairs_sort(comparison));
+        if (few && comparison->count)
+            qsort(comparison->pairs, comparison->count, sizeof *comparison->pairs, view_pair_compare);
+        break;
+    case COMPARE_PRINT:
+        view_comparison_print(comparison);
+        for (int i = 0; i < 3; i++) TRY(NEW_LARGE(&comparison->values[i], comparison->count));
+        break;
+    case COMPARE_SCORES:
+        of = VIEW_SCORES;
+        view_score_add(comparison, (enum view_score)comparison->at++);
+        break;
+    case COMPARE_MATRIX:
+        buf_puts(&comparison->head, "], \"matrix\": ");
+        view_comparison_print_matrix(comparison);
+        break;
+    case COMPARE_DONE:
+        break;
     }
-    status result = view_pairs_make(comparison);
-    if (result == OK) result = view_comparison_print(comparison);
-    if (result != OK) view_comparison_release(comparison);
-    return result;
+    if (comparison->at < of) return OK;
+    comparison->step++;
+    comparison->at = 0;
+    return OK;
+}
+
+// *out = the comparison of two sources: that which was made last, if it still holds; else the call makes one, and is
+// unfinished until then.
+static status view_comparison_find(struct view_call *call, struct view_source *const sources[2],
+                                   struct view_comparison **out) {
+    struct view *view = call->view;
+    struct view_comparison *comparison = call->work;
+    *out = view->comparison;
+    if (!comparison && *out && view_comparison_holds(*out, sources)) return OK;
+    if (!comparison) {
+        NEW(&comparison, 1);
+        call->work = comparison;
+        call->free_work = view_comparison_free;
+        for (int side = 0; side < 2; side++) {
+            comparison->sources[side] = sources[side];
+            comparison->counts[side] = sources[side]->groups.count;
+            comparison->totals[side] = sources[side]->groups.total;
+            for (size_t b = 0; b < view_block_count(&sources[side]->groups); b++)
+                comparison->scored[side] |= view_block_at(&sources[side]->groups, b)->has & HAS_SCORES;
+        }
+    }
+    do TRY(view_comparison_go_on(comparison));
+    while (comparison->step < COMPARE_DONE && view_may_go_on(call));
+    if (call->unfinished) return OK;
+    for (int side = 0; side < 2; side++) free(comparison->samples[side].slots);
+    for (int i = 0; i < 3; i++) free(comparison->values[i]);
+    memset(comparison->samples, 0, sizeof comparison->samples);
+    memset(comparison->values, 0, sizeof comparison->values);
+    call->work = NULL;
+    view_comparison_free(view->comparison);
+    *out = view->comparison = comparison;
+    return OK;
 }
 
 // ---- rows ----
@@ -451,7 +530,8 @@ status view_compare_show(struct view_call *call) {
     TRY(view_int_argument(call, "limit", 0, MOST_ROWS, call->whole ? VIEW_WHOLE_ROWS : MOST_ROWS, &limit));
     TRY(view_int_argument(call, "after", 0, INT64_C(1) << 53, 0, &after));
     TRY(view_comparison_read_cell(view_argument(call, "cell"), &cell));
-    TRY(view_comparison_find(view, sources, &comparison));
+    TRY(view_comparison_find(call, sources, &comparison));
+    if (call->unfinished) return OK;
     for (size_t i = 0; i < comparison->count; i++) {
         const struct view_pair *pair = &comparison->pairs[i];
         if (!view_comparison_has(comparison, pair, &cell)) continue;

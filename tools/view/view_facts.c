@@ -57,9 +57,12 @@ bool view_replica_next(struct view_replica *replica) {
 
 // ---- the ledger ----
 
-// Opens the run's ledger, if it can be read, and takes over what is new. *first: from which seq on.
-static status view_run_open_ledger(struct view_facts *facts, const struct pipeline *pipeline, int64_t *first) {
+void view_ledger_read(struct view_call *call) {
     static const double pause = 5; // seconds between two tries
+    struct view_facts *facts = view_run_facts(call);
+    const struct pipeline *pipeline = view_run_pipeline(call);
+    int64_t first = INT64_MAX; // the lowest seq that may be another one
+    if (!pipeline) return;
     struct arena arena = {0};
     struct stat info;
     status result = OK;
@@ -67,7 +70,7 @@ static status view_run_open_ledger(struct view_facts *facts, const struct pipeli
     const bool found = !stat(path, &info);
     const bool same =
         found && facts->ledger_inode == (uint64_t)info.st_ino && facts->ledger_device == (uint64_t)info.st_dev;
-    if (!same || !facts->ledger) *first = 0;
+    if (!same || !facts->ledger) first = 0;
     if (!same) ledger_close(&facts->ledger);
     if (same && !facts->ledger && clock_monotonic() - facts->ledger_tried < pause) goto done;
     free(facts->ledger_why);
@@ -76,7 +79,7 @@ static status view_run_open_ledger(struct view_facts *facts, const struct pipeli
     facts->ledger_inode = (uint64_t)info.st_ino;
     facts->ledger_device = (uint64_t)info.st_dev;
     if (facts->ledger)
-        result = ledger_refresh(facts->ledger, first);
+        result = ledger_refresh(facts->ledger, &first);
     else
         result = ledger_open_read_only(&facts->ledger, path);
     if (result == OK) goto done;
@@ -84,8 +87,8 @@ static status view_run_open_ledger(struct view_facts *facts, const struct pipeli
     facts->ledger_tried = clock_monotonic();
     ledger_close(&facts->ledger);
 done:
+    if (facts->ledger && first < facts->quarantine.next) facts->quarantine.next = first;
     arena_release(&arena);
-    return result;
 }
 
 static void view_quarantine_add(struct view_quarantine *quarantine, int64_t at, const char *id, const char *stage,
@@ -103,58 +106,65 @@ static void view_quarantine_add(struct view_quarantine *quarantine, int64_t at, 
     added->reason = added->stage + strlen(added->stage) + 1;
 }
 
+enum { LEDGER_AT_ONCE = 16384 }; // entries
+
 static status view_quarantine_visit(void *context, const struct ledger_entry *entry) {
+    struct view_quarantine *quarantine = context;
+    if (entry->seq - quarantine->next >= LEDGER_AT_ONCE) return END;
     if (entry->state == LEDGER_QUARANTINED)
-        view_quarantine_add(context, entry->seq, entry->id, entry->stage, entry->reason);
+        view_quarantine_add(quarantine, entry->seq, entry->id, entry->stage, entry->reason);
     return OK;
 }
 
-// Takes over what the ledger has from a seq on.
-static status view_quarantine_read_ledger(struct view_facts *facts, int64_t first) {
+status view_quarantine_read(struct view_call *call) {
+    struct view_facts *facts = view_run_facts(call);
     struct view_quarantine *quarantine = &facts->quarantine;
-    size_t kept = quarantine->of_ledger ? quarantine->count : 0;
-    if (!quarantine->of_ledger) first = 0;
-    while (kept && quarantine->list[kept - 1].at >= first) kept--;
+    struct view_groups *groups = &call->source->groups;
+    const int64_t end = facts->ledger ? (int64_t)facts->ledger->size : (int64_t)groups->count;
+    if (quarantine->of_ledger != (facts->ledger != NULL) || quarantine->next > end) quarantine->next = 0;
+    quarantine->of_ledger = facts->ledger != NULL;
+    size_t kept = quarantine->count;
+    while (kept && quarantine->list[kept - 1].at >= quarantine->next) kept--;
     view_quarantine_truncate(quarantine, kept);
-    quarantine->of_ledger = true;
-    return ledger_each_from(facts->ledger, first, view_quarantine_visit, quarantine);
-}
-
-status view_quarantine_read_store(struct view_facts *facts, struct view_groups *groups) {
-    struct view_quarantine *quarantine = &facts->quarantine;
-    if (quarantine->of_ledger || quarantine->next > (int64_t)groups->count) {
-        view_quarantine_truncate(quarantine, 0);
-        quarantine->next = 0;
-        quarantine->of_ledger = false;
-    }
-    for (; quarantine->next < (int64_t)groups->count; quarantine->next++) {
-        const struct numbered_summary *summary = &groups->list[quarantine->next];
-        struct group *group;
-        if (summary->number < 0 || summary->summary.state != GROUP_QUARANTINED) continue;
-        TRY(view_groups_get(groups, (size_t)quarantine->next, &group));
-        if (!group) continue;
-        const struct string stage = group->quarantine.stage, reason = group->quarantine.reason;
-        view_quarantine_add(quarantine, quarantine->next, group->id.data, stage.data ? stage.data : "",
-                            reason.data ? reason.data : "");
-        group_free(&group);
+    while (quarantine->next < end) {
+        const int64_t at = quarantine->next;
+        struct group *group = NULL;
+        if (facts->ledger) {
+            if (ledger_each_from(facts->ledger, at, view_quarantine_visit, quarantine) != OK) return OK;
+            quarantine->next = end - at > LEDGER_AT_ONCE ? at + LEDGER_AT_ONCE : end;
+        } else {
+            if (groups->list[at].number >= 0 && groups->list[at].summary.state == GROUP_QUARANTINED)
+                TRY(view_groups_get(groups, (size_t)at, &group));
+            quarantine->next++;
+            if (!group) continue;
+            const struct string stage = group->quarantine.stage, reason = group->quarantine.reason;
+            view_quarantine_add(quarantine, at, group->id.data, stage.data ? stage.data : "",
+                                reason.data ? reason.data : "");
+            group_free(&group);
+        }
+        if (quarantine->next < end && !view_may_go_on(call)) break;
     }
     return OK;
 }
 
 // ---- how far it is ----
 
-void view_run_refresh(struct view_call *call) {
+bool view_run_refresh(struct view_call *call) {
     struct view_facts *facts = view_run_facts(call);
     const struct pipeline *pipeline = view_run_pipeline(call);
     struct arena arena = {0};
-    int64_t own = 0, first = 0;
-    if (!pipeline) return;
-    (void)metric_table_read(&facts->metrics, path_join(&arena, pipeline->run, "metrics.jsonl"));
-    (void)run_events_read(&facts->events, pipeline,
-                          call->source == call->view->sources ? &view_live_get(call->view)->seq : &own);
-    (void)view_run_open_ledger(facts, pipeline, &first);
-    if (facts->ledger) (void)view_quarantine_read_ledger(facts, first);
+    int64_t own = 0;
+    bool more = pipeline != NULL, whole = true;
+    if (!pipeline) return true;
+    int64_t *seq = call->source == call->view->sources ? &view_live_get(call->view)->seq : &own;
+    const char *path = path_join(&arena, pipeline->run, "metrics.jsonl");
+    while (whole && metric_table_read(&facts->metrics, path) == OK && facts->metrics.file.more)
+        whole = view_may_go_on(call);
+    while (whole && more && run_events_read(&facts->events, pipeline, seq, &more) == OK && more)
+        whole = view_may_go_on(call);
     arena_release(&arena);
+    if (whole) view_ledger_read(call);
+    return whole;
 }
 
 // Finds when the first group was issued and the last one settled.

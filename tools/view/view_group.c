@@ -146,11 +146,10 @@ static status view_group_print_id(struct view_groups *groups, size_t index, stru
 static status view_group_print_place(struct view_groups *groups, size_t index, struct buf *out) {
     int64_t position = 1;
     size_t before = SIZE_MAX, after = index + 1;
-    for (size_t i = 0; i < index; i++) {
-        if (groups->list[i].number < 0) continue;
-        position++;
-        before = i;
-    }
+    for (size_t b = 0; b < index / VIEW_BLOCK; b++) position += (int64_t)view_block_at(groups, b)->alive;
+    for (size_t i = index / VIEW_BLOCK * VIEW_BLOCK; i < index; i++) position += groups->list[i].number >= 0;
+    for (size_t i = index; i-- > groups->alive && before == SIZE_MAX;)
+        if (groups->list[i].number >= 0) before = i;
     while (after < groups->count && groups->list[after].number < 0) after++;
     buf_printf(out, "{\"number\": %lld, \"position\": %lld, \"previous\": ", (long long)groups->list[index].number,
                (long long)position);

@@ -23,6 +23,15 @@ struct view_file {
 
 // ---- opening ----
 
+// Takes the group at an index out, if it is there.
+static void view_groups_remove(struct view_groups *groups, size_t index) {
+    if (groups->list[index].number < 0) return;
+    groups->list[index].number = -1;
+    groups->total--;
+    view_block_forget(groups, index);
+    view_searches_forget(groups->search, index);
+}
+
 static void view_groups_add(struct view_groups *groups, int64_t number, const struct group_summary *summary) {
     GROW(&groups->list, groups->count);
     const int64_t seq = summary->seq;
@@ -38,11 +47,7 @@ static void view_groups_add(struct view_groups *groups, int64_t number, const st
         groups->seq_capacity = capacity;
     }
     // A group that was trained again, after optim had gone back, is further behind.
-    const int64_t before = groups->by_seq[seq];
-    if (before >= 0 && groups->list[before].number >= 0) {
-        groups->list[before].number = -1;
-        groups->total--;
-    }
+    if (groups->by_seq[seq] >= 0) view_groups_remove(groups, (size_t)groups->by_seq[seq]);
     groups->by_seq[seq] = (int64_t)index;
 }
 
@@ -130,6 +135,7 @@ void view_groups_close(struct view_groups *groups) {
     free(groups->list);
     free(groups->by_seq);
     view_searches_free(&groups->search);
+    view_blocks_free(groups);
     if (groups->file) {
         for (size_t i = 0; groups->file->ids && i < groups->file->count; i++) free(groups->file->ids[i]);
         file_map_release(&groups->file->map);
@@ -156,11 +162,8 @@ status view_groups_refresh(struct view_groups *groups) {
     // The oldest ones may have been removed.
     TRY(group_store_summaries(groups->store, 0, list, 1, &count));
     const int64_t lowest = count ? list[0].number : groups->next;
-    for (; groups->alive < groups->count && groups->list[groups->alive].number < lowest; groups->alive++) {
-        if (groups->list[groups->alive].number < 0) continue;
-        groups->list[groups->alive].number = -1;
-        groups->total--;
-    }
+    for (; groups->alive < groups->count && groups->list[groups->alive].number < lowest; groups->alive++)
+        view_groups_remove(groups, groups->alive);
     return OK;
 }
 
@@ -443,7 +446,13 @@ status view_groups_list(struct view_call *call) {
     if (sort.figure < 0 && groups->total > MOST_STRINGS)
         TRY_TO(result, done, fail(USAGE, "sort: more than %d groups cannot be sorted by texts", MOST_STRINGS));
     TRY_TO(result, done, view_groups_read_cursor(call, &sort, &arena, &last, &cursor));
-    for (size_t i = 0; i < groups->count; i++) {
+    // In the order of the numbers, which is that of the list, the first rows are enough where the count is known.
+    const bool counted = steps[0] == INT64_MIN && steps[1] == INT64_MAX;
+    const size_t most = counted && (scanning || !limit)                          ? 0
+                        : counted && sort.figure == FIGURE_NUMBER && stride == 1 ? (size_t)limit + 1
+                                                                                 : SIZE_MAX;
+    for (size_t k = 0; k < groups->count && (count < most || most == SIZE_MAX); k++) {
+        const size_t i = sort.descending ? groups->count - 1 - k : k;
         struct view_key key;
         if (!view_search_counts(source, search, i, steps)) continue;
         matched++;
@@ -452,6 +461,7 @@ status view_groups_list(struct view_call *call) {
         if (!there || (cursor && view_sort_compare(&sort, &key, &last) <= 0)) continue;
         view_sort_keep(&sort, keys, &count, (size_t)limit + 1, &key);
     }
+    if (counted) matched = search ? search->matched : groups->total;
     for (size_t i = 0; scanning && i < found.size / sizeof i && count < (size_t)limit; i++) {
         size_t index;
         memcpy(&index, found.data + i * sizeof index, sizeof index);
@@ -557,7 +567,7 @@ done:
 status view_groups_map(struct view_call *call) {
     enum { MOST_SIZE = 64 }; // right completions that are told apart
     struct view_source *source = call->source;
-    const struct view_groups *groups = &source->groups;
+    struct view_groups *groups = &source->groups;
     struct view_search *search;
     struct buf found = {0};
     int64_t *counts = NULL, columns, steps[2], first = INT64_MAX, last = INT64_MIN;
@@ -568,13 +578,19 @@ status view_groups_map(struct view_call *call) {
     TRY_TO(result, done, view_int_argument(call, "columns", 1, 2000, 400, &columns));
     if (call->whole) columns = VIEW_WHOLE_ROWS;
     TRY_TO(result, done, view_search_of(call, &search, &found));
-    for (size_t i = 0; i < groups->count; i++) {
-        if (groups->list[i].number < 0) continue;
-        const int64_t step = view_groups_step(source, i);
-        if (groups->list[i].summary.completions > size) size = groups->list[i].summary.completions;
-        if (step < steps[0] || step > steps[1] || step < 0) continue;
-        if (step < first) first = step;
-        if (step > last) last = step;
+    for (size_t b = 0; b < view_block_count(groups); b++) {
+        const struct view_block *block = view_block_at(groups, b);
+        if (block->completions > size) size = block->completions;
+        if (block->last_step < steps[0] || block->first_step > steps[1]) continue;
+        const bool inside = block->first_step >= steps[0] && block->last_step <= steps[1];
+        for (size_t i = b * VIEW_BLOCK; i < block->end && !inside; i++) {
+            const int64_t step = view_groups_step(source, i);
+            if (groups->list[i].number < 0 || step < steps[0] || step > steps[1] || step < 0) continue;
+            if (step < first) first = step;
+            if (step > last) last = step;
+        }
+        if (inside && block->first_step < first) first = block->first_step;
+        if (inside && block->last_step > last) last = block->last_step;
     }
     if (size > MOST_SIZE) size = MOST_SIZE;
     const int64_t span = first <= last ? last - first + 1 : 0;
@@ -582,13 +598,17 @@ status view_groups_map(struct view_call *call) {
                   bins = (span + width - 1) / width; // steps of a bin
     const size_t cells = (size_t)size + 2;
     NEW(&counts, (size_t)bins * cells);
-    for (size_t i = 0; i < groups->count && bins; i++) {
-        const struct group_summary *summary = &groups->list[i].summary;
-        if (!view_search_counts(source, search, i, steps)) continue;
-        const int64_t step = view_groups_step(source, i);
-        if (step < first || step > last) continue; // one that no step trained
-        const size_t right = summary->right < size ? summary->right : (size_t)size;
-        counts[(size_t)((step - first) / width) * cells + (isnan(summary->accuracy) ? cells - 1 : right)]++;
+    for (size_t b = 0; b < view_block_count(groups) && bins; b++) {
+        const struct view_block *block = view_block_at(groups, b);
+        if (block->last_step < first || block->first_step > last) continue;
+        for (size_t i = b * VIEW_BLOCK; i < block->end; i++) {
+            if (!view_search_counts(source, search, i, steps)) continue;
+            const struct group_summary *summary = &groups->list[i].summary;
+            const int64_t step = view_groups_step(source, i);
+            if (step < first || step > last) continue; // one that no step trained
+            const size_t right = summary->right < size ? summary->right : (size_t)size;
+            counts[(size_t)((step - first) / width) * cells + (isnan(summary->accuracy) ? cells - 1 : right)]++;
+        }
     }
     buf_printf(&call->out, "{\"size\": %d, \"first\": [", size);
     for (int64_t i = 0; i < bins; i++) buf_printf(&call->out, "%s%lld", i ? ", " : "", (long long)first + i * width);

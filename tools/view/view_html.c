@@ -2,6 +2,7 @@
 #include "tools/view/view.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,10 +55,11 @@ static void view_html_add(struct buf *members, const char *name, struct string v
 // Adds the answer of a route under a name. One that the run has no data for is left out.
 static status view_html_add_route(struct view_html *html, const char *path, const char *name,
                                   const struct http_argument *arguments, size_t count) {
-    struct view_call call = {.view = html->view, .arguments = arguments, .argument_count = count, .whole = true};
+    struct view_call call = {
+        .view = html->view, .arguments = arguments, .argument_count = count, .whole = true, .until = (double)INFINITY};
     status result = view_ask(&call, path);
     if (result == OK) view_html_add(&html->routes, name, (struct string){call.out.data, call.out.size});
-    buf_release(&call.out);
+    view_call_release(&call);
     if (result == END || result == USAGE) {
         log_info("%s is left out: %s", name, fail_text());
         result = OK;
@@ -69,7 +71,7 @@ static status view_html_add_route(struct view_html *html, const char *path, cons
 static status view_html_add_frames(struct view_html *html, const struct medium *medium) {
     status result = OK;
     for (int64_t i = 0; i < medium->frames && result == OK; i++) {
-        struct view_call call = {.view = html->view, .whole = true};
+        struct view_call call = {.view = html->view, .whole = true, .until = (double)INFINITY};
         struct buf path = {0}, value = {0};
         buf_printf(&path, "/frames/%s/%lld.png", medium->key.data, (long long)i);
         result = view_ask(&call, path.data);
@@ -83,7 +85,7 @@ static status view_html_add_frames(struct view_html *html, const struct medium *
             html->unreadable++;
             result = OK;
         }
-        buf_release(&call.out);
+        view_call_release(&call);
         buf_release(&path);
         buf_release(&value);
     }

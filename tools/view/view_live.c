@@ -159,6 +159,9 @@ struct view_live *view_live_get(struct view *view) {
 
 status view_live_open(struct view *view) {
     view_live_get(view);
+    // Opening a long ledger takes longer than a request may.
+    for (size_t i = 0; i < view->source_count; i++)
+        view_ledger_read(&(struct view_call){.view = view, .source = &view->sources[i]});
     return OK;
 }
 
@@ -399,7 +402,7 @@ status view_run_live(struct view_call *call) {
     struct view_progress progress;
     int64_t after;
     TRY(view_int_argument(call, "after", 0, (int64_t)1 << 53, -1, &after));
-    view_run_refresh(call);
+    if (!view_run_refresh(call)) return OK;
     view_run_progress(call, &progress);
     if (after > live->seq) after = -1; // of an earlier viewer
     const struct {

@@ -17,39 +17,22 @@
 
 // ---- about ----
 
-// Whether any group of the source has something.
-struct view_has {
-    bool rewards, bonus, judge, probability, format, named, reference, reference_logprobs, logprobs, frames, rows;
+// What the groups of a source have.
+struct view_found {
+    unsigned has;                                               // enum view_has
+    bool judge, probability, named, reference_logprobs, frames; // of a few groups that were looked at
+    int64_t first_step, last_step;
 };
 
-// Adds what a group has that its summary does not tell.
-static void view_has_group(struct view_has *has, const struct group *group) {
-    has->named |= group->prompt.options.count > 0;
-    has->judge |= group->consistency.verdict.data != NULL;
-    has->probability |= group->consistency.probability.data != NULL;
-    has->reference_logprobs |= group->reference.logprobs != NULL;
-    has->frames |= group->media_count > 0;
-}
-
-// Looks at all summaries, and at a few groups for what these do not tell.
-static void view_has_find(struct view_call *call, struct view_has *has, int64_t *first, int64_t *last) {
+// Asks all blocks, and looks at a few groups for what these do not tell.
+static void view_run_find(struct view_groups *groups, struct view_found *found) {
     enum { GROUPS = 4 };
-    struct view_groups *groups = &call->source->groups;
-    *has = (struct view_has){0};
-    *first = INT64_MAX;
-    *last = INT64_MIN;
-    for (size_t i = 0; i < groups->count; i++) {
-        const struct group_summary *summary = &groups->list[i].summary;
-        if (groups->list[i].number < 0) continue;
-        has->rewards |= isfinite(summary->reward);
-        has->bonus |= summary->with_bonus > 0;
-        has->format |= isfinite(summary->format);
-        has->logprobs |= isfinite(summary->surprise);
-        has->reference |= isfinite(summary->likelihood);
-        has->rows |= isfinite(summary->settled - summary->issued);
-        const int64_t step = view_groups_step(call->source, i);
-        if (step >= 0 && step < *first) *first = step;
-        if (step >= 0 && step > *last) *last = step;
+    *found = (struct view_found){.first_step = INT64_MAX, .last_step = -1};
+    for (size_t b = 0; b < view_block_count(groups); b++) {
+        const struct view_block *block = view_block_at(groups, b);
+        found->has |= block->has;
+        if (block->first_step < found->first_step) found->first_step = block->first_step;
+        if (block->last_step > found->last_step) found->last_step = block->last_step;
     }
     size_t at = groups->count;
     for (int k = 0; k < GROUPS && at > 0; k++, at = at > groups->count / GROUPS ? at - groups->count / GROUPS : 0) {
@@ -59,7 +42,11 @@ static void view_has_find(struct view_call *call, struct view_has *has, int64_t 
             index--;
         if (!index) break;
         if (view_groups_get(groups, index - 1, &group) != OK || !group) continue; // its own page says why
-        view_has_group(has, group);
+        found->named |= group->prompt.options.count > 0;
+        found->judge |= group->consistency.verdict.data != NULL;
+        found->probability |= group->consistency.probability.data != NULL;
+        found->reference_logprobs |= group->reference.logprobs != NULL;
+        found->frames |= group->media_count > 0;
         group_free(&group);
     }
 }
@@ -72,7 +59,9 @@ static void view_run_print_version(const struct pipeline *pipeline, struct buf *
     if (file && !fgets(line, sizeof line, file)) *line = 0;
     if (file) fclose(file);
     line[strcspn(line, ",\n")] = 0;
+    buf_puts(out, "\"version\": ");
     view_print_text(out, !strncmp(line, "# caravan ", strlen("# caravan ")) ? line + 2 : NULL);
+    buf_puts(out, ", ");
     arena_release(&arena);
 }
 
@@ -141,23 +130,37 @@ static void view_run_print_notes(struct view_call *call, struct buf *out) {
     arena_release(&arena);
 }
 
-// Appends the numbers that the settings say.
-static void view_run_print_numbers(const struct pipeline *pipeline, const struct view_progress *progress,
-                                   struct buf *out) {
-    const struct pipeline_stage *first = pipeline ? &pipeline->stages[0] : NULL;
-    const bool known = first && first->kind == &stage_kinds[STAGE_SOURCE], trains = known && pipeline_optim(pipeline);
-    const struct source_options *source = known ? pipeline_options(first) : NULL;
+// Appends what is a number.
+static void view_run_print_numbers(struct view_call *call, const struct view_progress *progress,
+                                   const struct view_found *found) {
+    const struct pipeline *pipeline = view_run_pipeline(call);
+    const struct pipeline_stage *stage = pipeline ? &pipeline->stages[0] : NULL;
+    const bool known = stage && stage->kind == &stage_kinds[STAGE_SOURCE], trains = known && pipeline_optim(pipeline);
+    const struct source_options *source = known ? pipeline_options(stage) : NULL;
     const double per_step = trains ? (double)source->groups_per_step : NAN;
     // A quarantined group is in no step.
-    const double total = progress->total, steps = floor((total - progress->quarantined) / per_step);
-    buf_puts(out, "\"groups_per_step\": ");
-    view_print(out, per_step);
-    buf_puts(out, ", \"in_flight_max\": ");
-    view_print(out, trains ? (double)(source->max_staleness + 1) * per_step : NAN);
-    buf_puts(out, ", \"group_size\": ");
-    view_print(out, source ? (double)source->group_size : NAN);
-    buf_puts(out, ", \"steps\": ");
-    view_print(out, !pipeline ? NAN : trains ? steps : total);
+    const double steps = floor((progress->total - progress->quarantined) / per_step);
+    const bool any = found->first_step <= found->last_step;
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {
+        {"start", progress->start},
+        {"seconds", view_live_answers(call) ? NAN : progress->end - progress->start},
+        {"groups_per_step", per_step},
+        {"in_flight_max", trains ? (double)(source->max_staleness + 1) * per_step : NAN},
+        {"group_size", source ? (double)source->group_size : NAN},
+        {"steps", !pipeline ? NAN
+                  : trains  ? steps
+                            : progress->total},
+        {"first_step", any ? (double)found->first_step : NAN},
+        {"last_step", any ? (double)found->last_step : NAN},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        buf_printf(&call->out, "\"%s\": ", numbers[i].name);
+        view_print(&call->out, numbers[i].value);
+        buf_puts(&call->out, ", ");
+    }
 }
 
 status view_run_about(struct view_call *call) {
@@ -166,11 +169,10 @@ status view_run_about(struct view_call *call) {
     const struct view_source *source = call->source;
     struct buf *out = &call->out;
     struct view_progress progress;
-    struct view_has has;
-    int64_t first, last;
-    view_run_refresh(call);
+    struct view_found found;
+    if (!view_run_refresh(call)) return OK;
     const struct pipeline *pipeline = view_run_pipeline(call);
-    view_has_find(call, &has, &first, &last);
+    view_run_find(&call->source->groups, &found);
     view_run_progress(call, &progress);
     const struct view_facts *facts = view_run_facts(call);
     const struct pipeline_stage *reward =
@@ -182,25 +184,35 @@ status view_run_about(struct view_call *call) {
                               {"state", progress.state},
                               {"method", rewards ? methods[rewards->method].name : NULL},
                               {"device", *facts->metrics.device ? facts->metrics.device : NULL}};
+    const bool bonus = rewards && found.has & HAS_REWARDS && methods[rewards->method].bonus != BONUS_NONE;
+    const struct {
+        const char *name;
+        bool value;
+    } flags[] = {
+        {"trains", view_groups_trains(source) || (pipeline && pipeline_optim(pipeline))},
+        {"rewards", found.has & HAS_REWARDS},
+        {"bonus", found.has & HAS_BONUS || bonus},
+        {"judge", found.judge},
+        {"probability", found.probability},
+        {"format", found.has & HAS_FORMAT},
+        {"named", found.named},
+        {"reference", found.has & HAS_REFERENCE},
+        {"reference_logprobs", found.reference_logprobs},
+        {"logprobs", found.has & HAS_LOGPROBS},
+        {"frames", found.frames && source->frames.count > 0},
+        {"tokenizer", view_run_has_tokenizer(pipeline)},
+        {"rows", found.has & HAS_TIMES},
+        {"events", facts->events.found},
+    };
     buf_puts(out, "{");
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         buf_printf(out, "\"%s\": ", texts[i][0]);
         view_print_text(out, texts[i][1]);
         buf_puts(out, ", ");
     }
-    buf_puts(out, "\"version\": ");
     view_run_print_version(pipeline, out);
-    buf_puts(out, ", \"start\": ");
-    view_print(out, progress.start);
-    buf_puts(out, ", \"seconds\": ");
-    view_print(out, view_live_answers(call) ? NAN : progress.end - progress.start);
-    buf_puts(out, ", ");
-    view_run_print_numbers(pipeline, &progress, out);
-    buf_puts(out, ", \"first_step\": ");
-    view_print(out, first <= last ? (double)first : NAN);
-    buf_puts(out, ", \"last_step\": ");
-    view_print(out, first <= last ? (double)last : NAN);
-    buf_puts(out, ", \"others\": [");
+    view_run_print_numbers(call, &progress, &found);
+    buf_puts(out, "\"others\": [");
     for (size_t i = 0, count = 0; i < view->source_count; i++) {
         if (&view->sources[i] == source) continue;
         buf_puts(out, count++ ? ", " : "");
@@ -213,25 +225,6 @@ status view_run_about(struct view_call *call) {
         run_print_settings(pipeline, out);
     else
         buf_puts(out, "{}");
-    const struct {
-        const char *name;
-        bool value;
-    } flags[] = {
-        {"trains", view_groups_trains(source) || (pipeline && pipeline_optim(pipeline))},
-        {"rewards", has.rewards},
-        {"bonus", has.bonus || (rewards && has.rewards && methods[rewards->method].bonus != BONUS_NONE)},
-        {"judge", has.judge},
-        {"probability", has.probability},
-        {"format", has.format},
-        {"named", has.named},
-        {"reference", has.reference},
-        {"reference_logprobs", has.reference_logprobs},
-        {"logprobs", has.logprobs},
-        {"frames", has.frames && source->frames.count > 0},
-        {"tokenizer", view_run_has_tokenizer(pipeline)},
-        {"rows", has.rows},
-        {"events", facts->events.found},
-    };
     buf_puts(out, ", \"has\": {");
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         buf_printf(out, "%s\"%s\": %s", i ? ", " : "", flags[i].name, flags[i].value ? "true" : "false");
@@ -261,22 +254,23 @@ static void view_metrics_rate(const struct view_facts *facts, double *rates) {
 }
 
 // Sets likelihoods[row] to the mean over the groups of a step.
-static void view_metrics_likelihood(const struct view_source *source, const struct metric_table *metrics,
+static void view_metrics_likelihood(struct view_groups *groups, const struct metric_table *metrics,
                                     double *likelihoods) {
-    const struct view_groups *groups = &source->groups;
-    int64_t *counts;
+    size_t *counts;
     NEW(&counts, metrics->count);
     for (size_t i = 0; i < metrics->count; i++) likelihoods[i] = 0;
-    for (size_t i = 0; i < groups->count && metrics->count; i++) {
-        const struct group_summary *summary = &groups->list[i].summary;
-        if (groups->list[i].number < 0 || summary->step < metrics->steps[0] || !isfinite(summary->likelihood)) continue;
-        // Steps without a gap are found at once.
-        size_t row = (size_t)(summary->step - metrics->steps[0]);
-        if (row >= metrics->count || metrics->steps[row] != summary->step)
-            row = metric_table_row(metrics, summary->step);
-        if (row >= metrics->count || metrics->steps[row] != summary->step) continue;
-        likelihoods[row] += (double)summary->likelihood;
-        counts[row]++;
+    for (size_t b = 0; b < view_block_count(groups) && metrics->count; b++) {
+        const struct view_block *block = view_block_at(groups, b);
+        for (size_t i = 0; i < block->step_count; i++) {
+            const struct view_block_step *at = &block->steps[i];
+            if (at->step < metrics->steps[0]) continue;
+            // Steps without a gap are found at once.
+            size_t row = (size_t)(at->step - metrics->steps[0]);
+            if (row >= metrics->count || metrics->steps[row] != at->step) row = metric_table_row(metrics, at->step);
+            if (row >= metrics->count || metrics->steps[row] != at->step) continue;
+            likelihoods[row] += at->likelihood;
+            counts[row] += at->count;
+        }
     }
     for (size_t i = 0; i < metrics->count; i++) likelihoods[i] = counts[i] ? likelihoods[i] / (double)counts[i] : NAN;
     free(counts);
@@ -289,14 +283,14 @@ status view_run_metrics(struct view_call *call) {
     TRY(view_int_argument(call, "from", 0, last, 0, &from));
     TRY(view_int_argument(call, "to", 0, last, last, &to));
     TRY(view_int_argument(call, "points", 1, MOST_POINTS, POINTS, &points));
-    view_run_refresh(call);
+    if (!view_run_refresh(call)) return OK;
     const struct view_facts *facts = view_run_facts(call);
     const struct metric_table *metrics = &facts->metrics;
     const double *correct = metric_table_find(metrics, "all_correct"), *wrong = metric_table_find(metrics, "all_wrong");
     struct metric_column more[MORE] = {{.name = "rate"}, {.name = "likelihood"}, {.name = "no_signal"}};
     for (int i = 0; i < MORE; i++) NEW(&more[i].values, metrics->count);
     view_metrics_rate(facts, more[0].values);
-    view_metrics_likelihood(call->source, metrics, more[1].values);
+    view_metrics_likelihood(&call->source->groups, metrics, more[1].values);
     for (size_t i = 0; i < metrics->count; i++) more[2].values[i] = correct && wrong ? correct[i] + wrong[i] : NAN;
     metric_table_print(metrics, from, to, (size_t)points, more, MORE, &call->out);
     for (int i = 0; i < MORE; i++) free(more[i].values);
@@ -321,13 +315,13 @@ static int quarantine_row_compare(const void *a, const void *b) {
 
 status view_run_quarantine(struct view_call *call) {
     enum { IDS = sizeof((struct quarantine_row){0}).ids / sizeof(char *) };
-    struct view_facts *facts = view_run_facts(call);
-    const struct view_quarantine *quarantine = &facts->quarantine;
+    const struct view_quarantine *quarantine = &view_run_facts(call)->quarantine;
     struct quarantine_row *rows = NULL;
     struct buf *out = &call->out;
     size_t count = 0;
-    view_run_refresh(call);
-    if (!facts->ledger) TRY(view_quarantine_read_store(facts, &call->source->groups));
+    if (!view_run_refresh(call)) return OK;
+    TRY(view_quarantine_read(call));
+    if (call->unfinished) return OK;
     for (size_t i = 0; i < quarantine->count; i++) {
         const struct quarantined *group = &quarantine->list[i];
         size_t at = 0;

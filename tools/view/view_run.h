@@ -16,7 +16,7 @@ struct view_quarantine {
     } * list; // in this order
     size_t count;
     bool of_ledger;
-    int64_t next; // of the store: the first index that was not looked at
+    int64_t next; // the first seq of the ledger, or index of the store, that was not looked at
 };
 
 // What is kept of a source that is a run. The other ones have empty ones.
@@ -70,8 +70,9 @@ struct view_facts *view_run_facts(const struct view_call *call);
 // Returns the settings of the call's source as of the last start of its run, NULL if it is no run.
 struct pipeline *view_run_pipeline(const struct view_call *call);
 
-// Reads what is new in the files of the call's source. What cannot be read is missing.
-void view_run_refresh(struct view_call *call);
+// Reads what is new in the files of the call's source. What cannot be read is missing. Returns false while it is only a
+// part of what is new: the call is then unfinished.
+bool view_run_refresh(struct view_call *call);
 
 // *out = how far it is. Release it with view_run_progress_release.
 void view_run_progress(struct view_call *call, struct view_progress *out);
@@ -94,8 +95,12 @@ struct view_replica {
 // Goes to the next replica; returns false behind the last one.
 bool view_replica_next(struct view_replica *replica);
 
-// Takes over the quarantined groups of the source's store that are new, where there is no ledger. DATAERR, UNAVAILABLE.
-status view_quarantine_read_store(struct view_facts *facts, struct view_groups *groups);
+// Opens the ledger of the call's source, if it can be read, and takes over what is new.
+void view_ledger_read(struct view_call *call);
+
+// Takes over the quarantined groups that are new: of the ledger or, without one, of the source's store. Where they are
+// very many the call is unfinished. DATAERR, UNAVAILABLE.
+status view_quarantine_read(struct view_call *call);
 
 // ---- view_live.c ----
 

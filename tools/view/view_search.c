@@ -65,7 +65,7 @@ double view_figure_of(const struct view_source *source, size_t index, int figure
 enum { SIGNS = 6 };
 static const char *const view_signs[SIGNS] = {"=", "!=", "<=", ">=", "<", ">"};
 
-enum { SEARCHES = 4 };
+enum { SEARCHES = 32 }; // an overview counts eight, and again each time that it is looked at
 
 static void view_search_release(struct view_search *search) {
     free(search->where);
@@ -79,6 +79,16 @@ void view_searches_free(struct view_search **searches) {
     for (int i = 0; i < SEARCHES && *searches; i++) view_search_release(&(*searches)[i]);
     free(*searches);
     *searches = NULL;
+}
+
+void view_searches_forget(struct view_search *searches, size_t index) {
+    for (int i = 0; i < SEARCHES && searches; i++) {
+        struct view_search *search = &searches[i];
+        if (index < search->low || index >= search->high) continue;
+        search->scanned--;
+        search->matched -= search->verdicts[index];
+        search->verdicts[index] = 0;
+    }
 }
 
 // Reads group.NAME OP NUMBER.
@@ -312,8 +322,10 @@ status view_search_of(struct view_call *call, struct view_search **out, struct b
 
 bool view_search_counts(const struct view_source *source, const struct view_search *search, size_t index,
                         const int64_t steps[2]) {
-    if (source->groups.list[index].number < 0) return false;
-    if (search && (index < search->low || index >= search->high || !search->verdicts[index])) return false;
+    // A group that was found is there: view_searches_forget.
+    if (search ? index < search->low || index >= search->high || !search->verdicts[index]
+               : source->groups.list[index].number < 0)
+        return false;
     if (steps[0] == INT64_MIN && steps[1] == INT64_MAX) return true;
     const int64_t step = view_groups_step(source, index);
     return step >= steps[0] && step <= steps[1];

@@ -62,5 +62,8 @@ bool view_search_counts(const struct view_source *source, const struct view_sear
 // Appends the fields of which no group had a value, as the elements of an array; *listed counts them.
 void view_part_print_missing(const struct view_part *part, struct buf *out, size_t *listed);
 
+// Says that the group at an index is not there any more.
+void view_searches_forget(struct view_search *searches, size_t index);
+
 // Frees the searches of a source, and sets *searches to NULL; NULL is fine.
 void view_searches_free(struct view_search **searches);

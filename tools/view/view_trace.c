@@ -2,7 +2,8 @@
 //
 // The bars are in the rows of the groups, and reading all rows of a long run takes too long for one request. So where a
 // span has too many groups, its shares are those of windows: the beginning of each piece of the span, as long as can be
-// read. A share of a window is an unbiased one, which that of some of the groups would not be.
+// read. A share of a window is an unbiased one, which that of some of the groups would not be. Rows that are not in
+// memory yet take long, so a request is answered in parts: see struct view_call.
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -51,7 +52,10 @@ struct view_trace {
     int pieces;
     double window;      // share of each piece that was looked at
     size_t inside;      // groups of the span
-    uint16_t *reach;    // of each group of the source, see view_trace_reach; NULL: all are read
+    size_t first;       // the first one that may be in the span
+    size_t count;       // groups of the source when it was asked
+    size_t next;        // the first one whose row was not read yet
+    uint16_t *reach;    // of each group from `first` on, see view_trace_reach; NULL: all are read
     struct arena arena; // of the JSON of names and ids
     struct trace_group *groups;
     size_t group_count;
@@ -61,7 +65,8 @@ struct view_trace {
     size_t stage_count;
 };
 
-static void view_trace_release(struct view_trace *trace) {
+static void view_trace_free(void *work) {
+    struct view_trace *trace = work;
     for (size_t i = 0; i < trace->stage_count; i++) {
         free(trace->stages[i].name);
         free(trace->stages[i].had);
@@ -70,7 +75,7 @@ static void view_trace_release(struct view_trace *trace) {
     free(trace->groups);
     free(trace->bars);
     arena_release(&trace->arena);
-    *trace = (struct view_trace){0};
+    free(trace);
 }
 
 // Whether the group at an index was in the pipeline during the span.
@@ -80,20 +85,28 @@ static bool view_trace_has(const struct view_trace *trace, const struct numbered
 
 // Reads the span that a request asks for, within the times of the run.
 static status view_trace_read_span(struct view_call *call, struct view_trace *trace) {
-    const struct view_groups *groups = &call->source->groups;
+    struct view_groups *groups = &call->source->groups;
     TRY(view_number_argument(call, "from", &trace->from));
     TRY(view_number_argument(call, "to", &trace->to));
     if (trace->from > trace->to) return fail(USAGE, "from is after to");
     trace->start = trace->end = NAN;
-    for (size_t i = groups->alive; i < groups->count; i++) {
-        const struct group_summary *summary = &groups->list[i].summary;
-        if (groups->list[i].number < 0) continue;
-        if (!(trace->start <= summary->issued)) trace->start = summary->issued;
-        if (!(trace->end >= summary->settled)) trace->end = summary->settled;
+    for (size_t b = 0; b < view_block_count(groups); b++) {
+        const struct view_block *block = view_block_at(groups, b);
+        trace->start = fmin(trace->start, block->first_issued);
+        trace->end = fmax(trace->end, block->last_settled);
     }
     trace->from = isnan(trace->from) ? trace->start : fmin(fmax(trace->from, trace->start), trace->end);
     trace->to = isnan(trace->to) ? trace->end : fmin(fmax(trace->to, trace->start), trace->end);
     if (isnan(trace->start)) trace->from = trace->to = NAN;
+    // A range of groups, of which those outside the span are left out one by one.
+    trace->first = trace->count = groups->count;
+    for (size_t b = view_block_count(groups); b-- > 0;) {
+        const struct view_block *block = view_block_at(groups, b);
+        if (!(block->first_issued <= trace->to && block->last_settled >= trace->from)) continue;
+        if (trace->first == groups->count) trace->count = block->end;
+        trace->first = b * VIEW_BLOCK;
+    }
+    trace->next = trace->first;
     return OK;
 }
 
@@ -110,21 +123,35 @@ static uint16_t view_trace_reach(const struct view_trace *trace, const struct gr
     return last >= piece + 1 ? 0 : (uint16_t)ceil((place - piece) * WINDOW_STEPS);
 }
 
-// Chooses the pieces of the span and the windows in them, so that at most MOST_READ groups are read.
-static void view_trace_choose_windows(struct view_trace *trace, const struct view_groups *groups) {
-    const double milliseconds = (trace->to - trace->from) * 1000;
+// Chooses the pieces of the span and the windows in them, so that at most MOST_READ groups are read: about as many of
+// those that are under way where a piece begins as of those that begin in a window.
+static void view_trace_choose_windows(struct view_trace *trace, struct view_groups *groups) {
+    const double seconds = trace->to - trace->from;
+    double under_way = 0; // seconds of the groups of the span, and of some around it
     trace->window = 1;
-    trace->pieces = milliseconds < 1 ? 1 : milliseconds < MOST_PIECES ? (int)milliseconds : MOST_PIECES;
-    for (size_t i = groups->alive; i < groups->count; i++) trace->inside += view_trace_has(trace, &groups->list[i]);
-    if (trace->inside <= MOST_READ || trace->from >= trace->to) return;
-    NEW(&trace->reach, groups->count);
+    trace->pieces = seconds < 0.001 ? 1 : seconds * 1000 < MOST_PIECES ? (int)(seconds * 1000) : MOST_PIECES;
+    for (size_t b = trace->first / VIEW_BLOCK; b * VIEW_BLOCK < trace->count; b++) {
+        const struct view_block *block = view_block_at(groups, b);
+        const bool all =
+            block->times == block->alive && block->last_issued <= trace->to && block->first_settled >= trace->from;
+        for (size_t i = b * VIEW_BLOCK; i < block->end && !all; i++)
+            trace->inside += view_trace_has(trace, &groups->list[i]);
+        if (all) trace->inside += block->alive;
+        under_way += block->seconds;
+    }
+    if (trace->inside <= MOST_READ || !(seconds > 0)) return;
+    const double at_once = under_way / seconds; // groups
+    if (trace->pieces * at_once > MOST_READ / 2) trace->pieces = (int)(MOST_READ / 2 / at_once);
+    if (trace->pieces < LEAST_PIECES) trace->pieces = LEAST_PIECES;
+    NEW(&trace->reach, trace->count - trace->first);
     for (;;) {
         size_t counts[WINDOW_STEPS + 1] = {0}, sum;
         int steps = 0;
-        for (size_t i = groups->alive; i < groups->count; i++) {
+        for (size_t i = trace->first; i < trace->count; i++) {
             if (!view_trace_has(trace, &groups->list[i])) continue;
-            trace->reach[i] = view_trace_reach(trace, &groups->list[i].summary);
-            counts[trace->reach[i]]++;
+            const uint16_t reach = view_trace_reach(trace, &groups->list[i].summary);
+            trace->reach[i - trace->first] = reach;
+            counts[reach]++;
         }
         for (sum = counts[0]; steps < WINDOW_STEPS && sum + counts[steps + 1] <= MOST_READ; steps++)
             sum += counts[steps + 1];
@@ -188,26 +215,41 @@ static void view_trace_add(struct view_trace *trace, size_t index, const struct 
     *group = (struct trace_group){index, view_trace_json(trace, row->id)};
 }
 
-// Reads the groups of the span, or those of its windows. USAGE if there are more than `most` bars.
-static status view_trace_read(struct view_trace *trace, struct view_source *source, size_t most) {
-    struct view_groups *groups = &source->groups;
+// Reads the groups of the span, or those of its windows; the call may be unfinished then. USAGE if there are more than
+// `most` bars.
+static status view_trace_read(struct view_call *call, struct view_trace *trace, size_t most) {
+    enum { AT_ONCE = 64 }; // rows that are read between two looks at the clock
+    struct view_groups *groups = &call->source->groups;
     struct buf bytes = {0};
     status result = OK;
-    for (size_t i = 0; source->pipeline && i < source->pipeline->stage_count; i++)
-        (void)view_trace_stage(trace, string_of(source->pipeline->stages[i].name));
-    for (size_t i = groups->alive; i < groups->count && trace->inside; i++) {
+    for (size_t read = 0; trace->inside && trace->next < trace->count;) {
         struct group_row row;
         bool found;
-        if (trace->reach && trace->reach[i] > trace->window * WINDOW_STEPS) continue;
+        const size_t i = trace->next++;
+        if (trace->reach && trace->reach[i - trace->first] > trace->window * WINDOW_STEPS) continue;
         if (!view_trace_has(trace, &groups->list[i])) continue;
         TRY_TO(result, done, view_groups_row(groups, i, &row, &bytes, &found));
         if (found) view_trace_add(trace, i, &groups->list[i].summary, &row);
         if (trace->bar_count > most)
             TRY_TO(result, done, fail(USAGE, "the span has more than %zu bars: choose a shorter one", most));
+        if (++read % AT_ONCE == 0 && trace->next < trace->count && !view_may_go_on(call)) break;
     }
 done:
     buf_release(&bytes);
     return result;
+}
+
+// *out = what the call keeps of its span, of which the first call reads the bounds.
+static status view_trace_open(struct view_call *call, struct view_trace **out) {
+    const struct pipeline *pipeline = call->source->pipeline;
+    struct view_trace *trace = *out = call->work;
+    if (trace) return OK;
+    NEW(&trace, 1);
+    *out = call->work = trace;
+    call->free_work = view_trace_free;
+    for (size_t i = 0; pipeline && i < pipeline->stage_count; i++)
+        (void)view_trace_stage(trace, string_of(pipeline->stages[i].name));
+    return view_trace_read_span(call, trace);
 }
 
 // ---- figures ----
@@ -396,29 +438,28 @@ static void view_trace_print_bars(const struct view_trace *trace, const struct v
 }
 
 status view_trace_show(struct view_call *call) {
-    struct view_trace trace = {0};
+    const bool first = !call->work;
+    struct view_trace *trace;
     double busy[MOST_STAGES];
     struct buf *out = &call->out;
-    status result;
-    TRY_TO(result, done, view_trace_read_span(call, &trace));
-    view_trace_choose_windows(&trace, &call->source->groups);
-    TRY_TO(result, done, view_trace_read(&trace, call->source, SIZE_MAX));
-    const double times[] = {trace.start, trace.end, trace.from, trace.to};
+    TRY(view_trace_open(call, &trace));
+    if (first) view_trace_choose_windows(trace, &call->source->groups);
+    TRY(view_trace_read(call, trace, SIZE_MAX));
+    if (call->unfinished) return OK;
+    const double times[] = {trace->start, trace->end, trace->from, trace->to};
     static const char *const names[] = {"{\"start\": ", ", \"end\": ", ", \"from\": ", ", \"to\": "};
     for (int i = 0; i < 4; i++) {
         buf_puts(out, names[i]);
         view_trace_print_time(out, times[i]);
     }
-    view_trace_print_busy(&trace, busy, out);
-    view_trace_print_stages(&trace, &call->source->groups, busy, out);
-    if (trace.window < 1 || trace.bar_count > MOST_BARS)
+    view_trace_print_busy(trace, busy, out);
+    view_trace_print_stages(trace, &call->source->groups, busy, out);
+    if (trace->window < 1 || trace->bar_count > MOST_BARS)
         buf_puts(out, ", \"groups\": null, \"bars\": null");
     else
-        view_trace_print_bars(&trace, call->source, out);
+        view_trace_print_bars(trace, call->source, out);
     buf_puts(out, "}");
-done:
-    view_trace_release(&trace);
-    return result;
+    return OK;
 }
 
 // ---- trace_lanes ----
@@ -484,32 +525,31 @@ static const char *view_trace_file(struct view *view, struct view_source *source
 
 // The span in the Trace Event Format: complete events, in microseconds since the start of the run.
 status view_trace_export(struct view_call *call) {
-    struct view_trace trace = {0};
+    struct view_trace *trace;
     struct trace_lanes lanes = {0};
     struct buf *out = &call->out;
-    status result;
-    TRY_TO(result, done, view_trace_read_span(call, &trace));
-    trace.window = trace.pieces = 1;
-    for (size_t i = 0; i < call->source->groups.count; i++)
-        trace.inside += view_trace_has(&trace, &call->source->groups.list[i]);
-    TRY_TO(result, done, view_trace_read(&trace, call->source, MOST_EXPORTED));
-    view_trace_sort(&trace);
+    TRY(view_trace_open(call, &trace));
+    trace->window = trace->pieces = 1;
+    trace->inside = trace->count - trace->first; // at most
+    TRY(view_trace_read(call, trace, MOST_EXPORTED));
+    if (call->unfinished) return OK;
+    view_trace_sort(trace);
     buf_puts(out, "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"start\": ");
-    view_print(out, trace.start);
+    view_print(out, trace->start);
     buf_puts(out,
              "}, \"traceEvents\": [\n{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", \"args\": {\"name\": ");
     view_print_text(out, call->source->name);
     buf_puts(out, "}}");
-    for (size_t i = 0; i < trace.bar_count; i++) {
-        const struct trace_bar *bar = &trace.bars[i];
-        const struct trace_group *group = &trace.groups[bar->group];
-        const int64_t from = llround((bar->from - trace.start) * 1e6), to = llround((bar->to - trace.start) * 1e6),
+    for (size_t i = 0; i < trace->bar_count; i++) {
+        const struct trace_bar *bar = &trace->bars[i];
+        const struct trace_group *group = &trace->groups[bar->group];
+        const int64_t from = llround((bar->from - trace->start) * 1e6), to = llround((bar->to - trace->start) * 1e6),
                       step = view_groups_step(call->source, group->index);
         const size_t lane = trace_lanes_take(&lanes, bar, from, to > from ? to : from);
         buf_puts(out, ",\n{\"name\": ");
         buf_append(out, group->id.data, group->id.size);
         buf_puts(out, ", \"cat\": ");
-        buf_append(out, trace.stages[bar->stage].json.data, trace.stages[bar->stage].json.size);
+        buf_append(out, trace->stages[bar->stage].json.data, trace->stages[bar->stage].json.size);
         buf_printf(
             out, ", \"ph\": \"X\", \"pid\": 1, \"tid\": %zu, \"ts\": %lld, \"dur\": %lld, \"args\": {\"number\": %lld",
             lane + 1, (long long)from, (long long)(to > from ? to - from : 0),
@@ -517,11 +557,9 @@ status view_trace_export(struct view_call *call) {
         if (step >= 0) buf_printf(out, ", \"step\": %lld", (long long)step);
         buf_puts(out, "}}");
     }
-    trace_lanes_print(&lanes, &trace, out);
+    trace_lanes_print(&lanes, trace, out);
     buf_puts(out, "\n]}\n");
     call->file_name = view_trace_file(call->view, call->source);
-done:
     free(lanes.list);
-    view_trace_release(&trace);
-    return result;
+    return OK;
 }
