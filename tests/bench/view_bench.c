@@ -1,10 +1,15 @@
-// The run of tests/bench/view.sh: `view_bench RUN GROUPS` writes what a run of so many groups would have left in RUN:
-// groups.lmdb, the ledger, metrics.jsonl, metrics.prom and events.jsonl, with 64 replicas and 10 groups a step. Each
-// group has 8 short completions. RUN/pipeline.yaml is there already.
-#include <inttypes.h>
+// What tests/bench/view.sh needs. `make` writes what a run of so many groups would have left: groups.lmdb, the ledger,
+// metrics.jsonl, metrics.prom and events.jsonl, with 64 replicas and 10 groups a step, each group with 8 short
+// completions; RUN/pipeline.yaml is there already. `ask` and `watch` are clients of a viewer.
+#include <arpa/inet.h>
+#include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/store/group_store.h"
@@ -157,14 +162,146 @@ done:
     return result;
 }
 
+// ---- asking ----
+
+// A viewer that is asked.
+struct bench_viewer {
+    clockid_t clock; // of its processor time
+    const char *port, *token;
+};
+
+static double bench_seconds(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// Sends a request; returns the connection.
+static int bench_send(const struct bench_viewer *viewer, const char *path) {
+    const struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(viewer->port)), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&address, sizeof address)) {
+        perror("view_bench: connect");
+        exit(69);
+    }
+    dprintf(fd, "GET %s HTTP/1.1\r\nHost: localhost:%s\r\nCookie: caravan-%s=%s\r\nConnection: close\r\n\r\n", path,
+            viewer->port, viewer->port, viewer->token);
+    return fd;
+}
+
+// Reads the whole answer, which must be a good one, into `out`.
+static void bench_receive(int fd, const char *path, struct buf *out) {
+    buf_clear(out);
+    for (ssize_t size = 1; size > 0; out->size += (size_t)size) {
+        buf_reserve(out, 1 << 16);
+        size = read(fd, out->data + out->size, 1 << 16);
+        if (size < 0) size = 0;
+    }
+    close(fd);
+    if (out->size < 12 || memcmp(out->data + 9, "200", 3) != 0) {
+        fprintf(stderr, "view_bench: %s: %.*s\n", path, (int)(out->size < 300 ? out->size : 300), out->data);
+        exit(70);
+    }
+}
+
+static int bench_compare(const void *a, const void *b) {
+    const double one = *(const double *)a, two = *(const double *)b;
+    return (one > two) - (one < two);
+}
+
+// Asks for a path: how long the first answer takes, and how long another request waits meanwhile at most; then the
+// median, the 99th percentile and the processor time of `count` requests, each by itself.
+static void bench_ask(const struct bench_viewer *viewer, const char *path, size_t count) {
+    static const char other[] = "/api/groups?limit=0";
+    struct buf answer = {0};
+    double *seconds, blocked = 0, begin = bench_seconds(CLOCK_MONOTONIC);
+    const int fd = bench_send(viewer, path);
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    do {
+        const double sent = bench_seconds(CLOCK_MONOTONIC);
+        bench_receive(bench_send(viewer, other), other, &answer);
+        blocked = fmax(blocked, bench_seconds(CLOCK_MONOTONIC) - sent);
+    } while (!poll(&input, 1, 0));
+    bench_receive(fd, path, &answer);
+    const double first = bench_seconds(CLOCK_MONOTONIC) - begin, before = bench_seconds(viewer->clock);
+    NEW(&seconds, count);
+    for (size_t i = 0; i < count; i++) {
+        begin = bench_seconds(CLOCK_MONOTONIC);
+        bench_receive(bench_send(viewer, path), path, &answer);
+        seconds[i] = bench_seconds(CLOCK_MONOTONIC) - begin;
+    }
+    const double cpu = (bench_seconds(viewer->clock) - before) / (double)count;
+    qsort(seconds, count, sizeof *seconds, bench_compare);
+    printf("%-56s %7.1f %7.1f %7.1f %7.1f %7.1f\n", path, 1e3 * seconds[count / 2],
+           1e3 * seconds[(count - 1) * 99 / 100], 1e3 * cpu, 1e3 * first, 1e3 * blocked);
+    fflush(stdout);
+    free(seconds);
+    buf_release(&answer);
+}
+
+// Asks what an overview asks that somebody looks at: how far the run is every 2 s, all curves and counts every 10 s.
+static void bench_watch(const struct bench_viewer *viewer, int rounds) {
+    static const char *const paths[] = {
+        "/api/metrics?points=400",
+        "/api/map?columns=400",
+        "/api/quarantine",
+        "/api/groups?limit=0&where=group.right%20%3D%200",
+        "/api/groups?limit=0&where=group.std%20%3E%200.5",
+        "/api/groups?limit=0&where=group.named%20%3E%200",
+        "/api/groups?limit=0&where=group.truncated%20%3E%200",
+        "/api/groups?limit=0&where=group.likelihood%20%3C%200.1",
+        "/api/groups?limit=0&where=group.right%20%3E%200%20and%20group.right%20%3C%208",
+    };
+    struct buf answer = {0};
+    double begin = 0, before = 0;
+    long long seq = -1;
+    for (int i = -1; i <= rounds; i++) { // round -1: the page is opened
+        char path[64] = "/api/live";
+        if (seq >= 0) snprintf(path, sizeof path, "/api/live?after=%lld", seq);
+        bench_receive(bench_send(viewer, path), path, &answer);
+        const char *found = strstr(answer.data, "\"seq\": ");
+        seq = found ? strtoll(found + strlen("\"seq\": "), NULL, 10) : 0;
+        for (size_t k = 0; k < sizeof paths / sizeof *paths && (i < 0 || i % 5 == 4); k++)
+            bench_receive(bench_send(viewer, paths[k]), paths[k], &answer);
+        if (i < 0) {
+            begin = bench_seconds(CLOCK_MONOTONIC);
+            before = bench_seconds(viewer->clock);
+        }
+        if (i < rounds) (void)poll(NULL, 0, 2000);
+    }
+    printf("a page that is looked at: %.2f %% of a core\n",
+           100 * (bench_seconds(viewer->clock) - before) / (bench_seconds(CLOCK_MONOTONIC) - begin));
+    buf_release(&answer);
+}
+
 int main(int argc, char **argv) {
-    const int64_t count = argc == 3 ? strtoll(argv[2], NULL, 10) : 0;
-    if (count <= 0) {
-        fprintf(stderr, "view_bench RUN GROUPS\n");
+    const bool makes = argc == 4 && !strcmp(argv[1], "make"), asks = argc > 6 && !strcmp(argv[1], "ask"),
+               watches = argc == 6 && !strcmp(argv[1], "watch");
+    struct bench_viewer viewer = {0};
+    if (!makes && !asks && !watches) {
+        fprintf(stderr, "view_bench make RUN GROUPS\nview_bench ask PID PORT TOKEN COUNT PATH...\n"
+                        "view_bench watch PID PORT TOKEN ROUNDS\n");
         return 64;
     }
-    status result = bench_write_groups(argv[1], count);
-    if (result == OK) result = bench_write_texts(argv[1], count);
-    if (result != OK) fprintf(stderr, "view_bench: %s\n", fail_text());
-    return status_exit_code(result);
+    if (makes) {
+        const int64_t count = strtoll(argv[3], NULL, 10);
+        status result = bench_write_groups(argv[2], count);
+        if (result == OK) result = bench_write_texts(argv[2], count);
+        if (result != OK) fprintf(stderr, "view_bench: %s\n", fail_text());
+        return status_exit_code(result);
+    }
+    viewer.port = argv[3];
+    viewer.token = argv[4];
+    if (clock_getcpuclockid(atoi(argv[2]), &viewer.clock)) {
+        fprintf(stderr, "view_bench: there is no process %s\n", argv[2]);
+        return 69;
+    }
+    if (watches) {
+        bench_watch(&viewer, atoi(argv[5]));
+        return 0;
+    }
+    printf("%-56s %7s %7s %7s %7s %7s\n", "milliseconds", "median", "99 %", "cpu", "first", "others");
+    for (int i = 6; i < argc; i++) bench_ask(&viewer, argv[i], (size_t)atoi(argv[5]));
+    return 0;
 }

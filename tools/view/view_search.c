@@ -265,7 +265,7 @@ static status view_search_try(struct view_search *search, struct view_source *so
 
 // Tries groups for a while: new ones, then older ones. `found` gets the indexes of those that were found now.
 static status view_search_go_on(struct view_search *search, struct view_source *source, struct buf *found) {
-    static const double slice = 0.06; // seconds, in which no other request is answered
+    static const double slice = 0.04; // seconds, in which no other request is answered
     const double until = clock_monotonic() + slice;
     const size_t count = source->groups.count;
     if (search->low == search->high) search->low = search->high = count;
