@@ -10,23 +10,11 @@
 
 // ---- reading ----
 
-static void metric_table_clear(struct metric_table *table) {
-    table->count = 0;
-    *table->device = 0;
-}
-
 void metric_table_release(struct metric_table *table) {
     for (size_t i = 0; i < table->column_count; i++) free(table->columns[i].values);
     free(table->steps);
     arena_release(&table->arena);
     *table = (struct metric_table){0};
-}
-
-static void metric_table_reserve(struct metric_table *table) {
-    if (table->count < table->capacity) return;
-    table->capacity = table->capacity ? 2 * table->capacity : 256;
-    RESIZE(&table->steps, table->capacity);
-    for (size_t i = 0; i < table->column_count; i++) RESIZE(&table->columns[i].values, table->capacity);
 }
 
 // Returns the column of a key, which is often the one at `guess`; a new one has no numbers. NULL: there are too many.
@@ -86,7 +74,11 @@ void metric_table_add(struct metric_table *table, const char *lines, size_t size
         struct arena arena = {0};
         char device[sizeof table->device] = "";
         int64_t step;
-        metric_table_reserve(table);
+        if (table->count == table->capacity) {
+            table->capacity = table->capacity ? 2 * table->capacity : 256;
+            RESIZE(&table->steps, table->capacity);
+            for (size_t i = 0; i < table->column_count; i++) RESIZE(&table->columns[i].values, table->capacity);
+        }
         for (size_t i = 0; i < table->column_count; i++) table->columns[i].values[table->count] = NAN;
         const bool known =
             metric_table_read_line(table, &reader, &arena, device, sizeof device, &step) == OK && step >= 0;
@@ -106,7 +98,10 @@ status metric_table_read(struct metric_table *table, const char *path) {
     struct buf lines = {0};
     bool anew;
     const status result = line_file_read(&table->file, path, &lines, &anew);
-    if (anew) metric_table_clear(table);
+    if (anew) {
+        table->count = 0;
+        *table->device = 0;
+    }
     if (result == OK) metric_table_add(table, lines.data, lines.size);
     buf_release(&lines);
     return result;
@@ -187,12 +182,6 @@ static void metric_table_print_column(const struct metric_column *column, const 
     free(figures);
 }
 
-static bool metric_table_has_number(const struct metric_column *column, const struct metric_bins *bins) {
-    for (size_t i = 0; i < bins->count; i++)
-        if (isfinite(column->values[bins->first + i])) return true;
-    return false;
-}
-
 void metric_table_print(const struct metric_table *table, int64_t from, int64_t to, size_t points,
                         const struct metric_column *more, size_t more_count, struct buf *out) {
     const size_t first = metric_table_row(table, from),
@@ -207,9 +196,11 @@ void metric_table_print(const struct metric_table *table, int64_t from, int64_t 
         }
     }
     buf_puts(out, "]");
-    for (size_t i = 0; i < table->column_count; i++)
-        if (metric_table_has_number(&table->columns[i], &bins))
-            metric_table_print_column(&table->columns[i], &bins, out);
+    for (size_t i = 0; i < table->column_count; i++) {
+        size_t row = first;
+        while (row < first + bins.count && !isfinite(table->columns[i].values[row])) row++;
+        if (row < first + bins.count) metric_table_print_column(&table->columns[i], &bins, out);
+    }
     for (size_t i = 0; i < more_count; i++) metric_table_print_column(&more[i], &bins, out);
     buf_puts(out, "}");
 }

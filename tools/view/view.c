@@ -81,17 +81,22 @@ static bool view_knows_argument(const char *known, const char *name) {
     return false;
 }
 
-// Looks for the frames of a source when it has groups: a run that has just begun has neither.
-static void view_find_frames(struct view *view, struct view_source *source) {
-    struct string_list stores = {0};
-    if (source->kind == VIEW_FILE || source->frames_sought || !source->groups.count) return;
-    source->frames_sought = true;
-    if (subcommand_find_stores(source->path, "frames.lmdb", &view->arena, &stores) == OK) source->frames = stores;
+// Returns the index of the route for a path, that of none: behind the last.
+static size_t view_find_route(const char *path) {
+    size_t at = 0;
+    for (; at < sizeof view_routes / sizeof *view_routes; at++) {
+        const size_t size = strlen(view_routes[at].path);
+        if (!strncmp(path, view_routes[at].path, size) && (!path[size] || view_routes[at].prefix)) break;
+    }
+    return at;
 }
 
-// Calls the route at an index of view_routes, after it has checked the arguments and found the source.
-static status view_call_route(struct view_call *call, size_t at) {
+status view_ask(struct view_call *call, const char *path) {
+    const size_t at = view_find_route(path);
     const char *of = view_argument(call, "of");
+    struct string_list stores = {0};
+    if (at == sizeof view_routes / sizeof *view_routes) return fail(END, "there is no route %s", path);
+    call->rest = path + strlen(view_routes[at].path);
     call->type = "application/json";
     call->column = -1;
     call->unfinished = false;
@@ -106,26 +111,15 @@ static status view_call_route(struct view_call *call, size_t at) {
         call->source = &call->view->sources[i];
         if (!strcmp(call->source->name, of)) break;
     }
-    TRY(view_groups_refresh(&call->source->groups));
-    view_find_frames(call->view, call->source);
-    return view_routes[at].route(call);
-}
-
-// Returns the index of the route for a path, that of none: behind the last.
-static size_t view_find_route(const char *path) {
-    size_t at = 0;
-    for (; at < sizeof view_routes / sizeof *view_routes; at++) {
-        const size_t size = strlen(view_routes[at].path);
-        if (!strncmp(path, view_routes[at].path, size) && (!path[size] || view_routes[at].prefix)) break;
+    struct view_source *source = call->source;
+    TRY(view_groups_refresh(&source->groups));
+    // A run that has just begun has no frames yet: they are sought when it has groups.
+    if (source->kind != VIEW_FILE && !source->frames_sought && source->groups.count) {
+        source->frames_sought = true;
+        if (subcommand_find_stores(source->path, "frames.lmdb", &call->view->arena, &stores) == OK)
+            source->frames = stores;
     }
-    return at;
-}
-
-status view_ask(struct view_call *call, const char *path) {
-    const size_t at = view_find_route(path);
-    if (at == sizeof view_routes / sizeof *view_routes) return fail(END, "there is no route %s", path);
-    call->rest = path + strlen(view_routes[at].path);
-    return view_call_route(call, at);
+    return view_routes[at].route(call);
 }
 
 // ---- the page ----
@@ -372,31 +366,6 @@ static status view_open_source(struct view *view, struct view_source *source, co
     return view_groups_open(source);
 }
 
-static void view_close(struct view *view) {
-    http_close(&view->server);
-    view_live_close(view);
-    view_group_close(view);
-    view_compare_close(view);
-    for (size_t i = 0; i < view->source_count; i++) {
-        view_groups_close(&view->sources[i].groups);
-        pipeline_free(&view->sources[i].pipeline);
-    }
-    arena_release(&view->arena);
-}
-
-// Says where the page is.
-static void view_say_address(const struct view *view) {
-    const char *address = http_address(view->server), *colon = strrchr(address, ':');
-    assert(colon);
-    log_info("http://%s/?token=%s", address, view->token);
-    if (http_is_loopback(view->server))
-        log_info("from another machine: ssh -L %s:localhost:%s THIS-MACHINE, then the same address", colon + 1,
-                 colon + 1);
-    else
-        log_info(
-            "who can see what is sent on this network can see the token: better listen on 127.0.0.1 and use ssh -L");
-}
-
 status view_main(struct subcommand_call *call) {
     enum { WAIT_MS = 1000, HTML_WAIT_MS = 2500 };
     const struct view_options *given = call->given;
@@ -426,9 +395,15 @@ status view_main(struct subcommand_call *call) {
     http_make_token(view.token);
     TRY_TO(result, done, http_open(&view.server, &options));
     const char *address = http_address(view.server);
-    snprintf(view.cookie, sizeof view.cookie, "caravan-%s", strrchr(address, ':') + 1);
+    const char *port = strrchr(address, ':') + 1;
+    snprintf(view.cookie, sizeof view.cookie, "caravan-%s", port);
     TRY_TO(result, done, view_live_open(&view));
-    view_say_address(&view);
+    log_info("http://%s/?token=%s", address, view.token);
+    if (http_is_loopback(view.server))
+        log_info("from another machine: ssh -L %s:localhost:%s THIS-MACHINE, then the same address", port, port);
+    else
+        log_info(
+            "who can see what is sent on this network can see the token: better listen on 127.0.0.1 and use ssh -L");
     while (!signals_stopping()) {
         const int due = view.waiting ? 0 : http_timeout_ms(view.server);
         TRY_TO(result, done, view_live_wait(&view, http_fd(view.server), due >= 0 && due < WAIT_MS ? due : WAIT_MS));
@@ -436,6 +411,14 @@ status view_main(struct subcommand_call *call) {
         view_go_on(&view);
     }
 done:
-    view_close(&view);
+    http_close(&view.server);
+    view_live_close(&view);
+    view_group_close(&view);
+    view_compare_close(&view);
+    for (size_t i = 0; i < view.source_count; i++) {
+        view_groups_close(&view.sources[i].groups);
+        pipeline_free(&view.sources[i].pipeline);
+    }
+    arena_release(&view.arena);
     return result;
 }

@@ -167,19 +167,6 @@ bool view_run_refresh(struct view_call *call) {
     return whole;
 }
 
-// Finds when the first group was issued and the last one settled.
-static void view_run_find_span(struct view_facts *facts, const struct view_groups *groups) {
-    if (!facts->span_next || facts->span_next > groups->count) {
-        facts->span_next = 0;
-        facts->first_issued = facts->last_settled = NAN;
-    }
-    for (; facts->span_next < groups->count; facts->span_next++) {
-        const struct group_summary *summary = &groups->list[facts->span_next].summary;
-        facts->first_issued = fmin(facts->first_issued, summary->issued);
-        facts->last_settled = fmax(facts->last_settled, summary->settled);
-    }
-}
-
 // Sets what the supervisor's reports say.
 static void view_progress_reported(const struct view_live *live, struct view_progress *progress) {
     struct run_summary run;
@@ -223,16 +210,22 @@ static void view_progress_counted(const struct view_facts *facts, const struct p
 void view_run_progress(struct view_call *call, struct view_progress *out) {
     struct view_facts *facts = view_run_facts(call);
     const struct run_events *events = &facts->events;
-    const struct view_groups *groups = &call->source->groups;
+    struct view_groups *groups = &call->source->groups;
     const struct pipeline *pipeline = view_run_pipeline(call);
     *out = (struct view_progress){NULL, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, {0}};
     if (!pipeline) {
         out->done = out->total = (double)groups->total;
         return;
     }
-    view_run_find_span(facts, groups);
-    out->start = fmin(facts->first_issued, events->start_count ? events->starts[0] : NAN);
-    out->end = fmax(facts->last_settled, events->start_count ? events->last : NAN);
+    if (events->start_count) {
+        out->start = events->starts[0];
+        out->end = events->last;
+    }
+    for (size_t i = 0; i < view_block_count(groups); i++) {
+        const struct view_block *block = view_block_at(groups, i);
+        out->start = fmin(out->start, block->first_issued);
+        out->end = fmax(out->end, block->last_settled);
+    }
     if (view_live_answers(call)) {
         out->state = "running";
         view_progress_reported(call->view->live, out);

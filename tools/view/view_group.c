@@ -98,13 +98,6 @@ static bool view_frames_is_key(struct string key) {
     return key.data && key.size == FRAME_KEY_SIZE - 1 && strspn(key.data, "0123456789abcdef") >= key.size;
 }
 
-// Returns why the frames of a group are not there.
-static const char *view_frames_why(const struct view_source *source) {
-    if (!source->frames.count) return "no store of frames is here";
-    if (source->pipeline && source->pipeline->machine_count > 1) return "on another machine, or evicted";
-    return "evicted";
-}
-
 // ---- view_texts ----
 
 // Opens the tokenizer of the model that a run's rollout has.
@@ -216,13 +209,17 @@ static void view_group_print_cuts(struct view_call *call, const struct group *gr
 // Appends whether the frames of each medium are here.
 static void view_group_print_media(struct view *view, const struct view_source *source, const struct group *group,
                                    struct buf *out) {
+    const size_t machines = source->pipeline ? source->pipeline->machine_count : 1;
     buf_puts(out, ", \"media\": [");
     for (size_t i = 0; i < group->media_count; i++) {
         const struct string key = group->media[i].key;
         struct frames_view frames = {0};
         bool found = false;
         const status result = view_frames_is_key(key) ? view_frames_find(view, key.data, &frames, &found) : OK;
-        const char *why = result == OK ? view_frames_why(source) : fail_text();
+        const char *why = result != OK            ? fail_text()
+                          : !source->frames.count ? "no store of frames is here"
+                          : machines > 1          ? "on another machine, or evicted"
+                                                  : "evicted";
         frames_view_release(&frames);
         buf_puts(out, i ? ", " : "");
         buf_puts(out, found ? "{\"available\": true, \"why\": " : "{\"available\": false, \"why\": ");
@@ -292,24 +289,6 @@ static status view_group_print_same(struct view_groups *groups, size_t index, st
     return result;
 }
 
-// Appends for each stage how long the group waited before it and how long it had it. The times are in the order of the
-// flow; the clocks of two machines may differ.
-static void view_group_print_waits(const struct group *group, struct buf *out) {
-    buf_puts(out, ", \"waits\": {");
-    for (size_t i = 0; i < group->times.count; i++) {
-        const struct stage_time *time = &group->times.data[i];
-        const double waited = i ? time->in - time[-1].out : 0;
-        if (i) buf_puts(out, ", ");
-        view_print_string(out, time->stage);
-        buf_puts(out, ": [");
-        view_print(out, waited < 0 ? 0 : round(waited * 1e6) / 1e6);
-        buf_puts(out, ", ");
-        view_print(out, round((time->out - time->in) * 1e6) / 1e6);
-        buf_puts(out, "]");
-    }
-    buf_puts(out, "}");
-}
-
 // ---- routes ----
 
 status view_group_show(struct view_call *call) {
@@ -337,30 +316,37 @@ status view_group_show(struct view_call *call) {
     view_group_print_media(call->view, call->source, group, out);
     view_group_print_choices(group, out);
     TRY_TO(result, done, view_group_print_same(groups, index, out));
-    view_group_print_waits(group, out);
-    buf_puts(out, "}");
+    // How long the group waited before each stage, and how long that had it. The times are in the order of the flow;
+    // the clocks of two machines may differ.
+    buf_puts(out, ", \"waits\": {");
+    for (size_t i = 0; i < group->times.count; i++) {
+        const struct stage_time *time = &group->times.data[i];
+        const double waited = i ? time->in - time[-1].out : 0;
+        if (i) buf_puts(out, ", ");
+        view_print_string(out, time->stage);
+        buf_puts(out, ": [");
+        view_print(out, waited < 0 ? 0 : round(waited * 1e6) / 1e6);
+        buf_puts(out, ", ");
+        view_print(out, round((time->out - time->in) * 1e6) / 1e6);
+        buf_puts(out, "]");
+    }
+    buf_puts(out, "}}");
 done:
     group_free(&group);
     return result;
 }
 
-// Reads KEY/N.png.
-static bool view_group_read_frame(const char *rest, char key[FRAME_KEY_SIZE], int *number) {
-    const char *slash = strchr(rest, '/'), *digits = slash ? slash + 1 : rest;
-    const size_t size = strspn(digits, "0123456789");
-    if (!slash || !view_frames_is_key((struct string){rest, (size_t)(slash - rest)})) return false;
-    if (!size || size > 6 || (size > 1 && *digits == '0') || strcmp(digits + size, ".png") != 0) return false;
-    snprintf(key, FRAME_KEY_SIZE, "%s", rest);
-    *number = atoi(digits);
-    return true;
-}
-
 status view_group_frame(struct view_call *call) {
     struct frames_view view = {0};
     char key[FRAME_KEY_SIZE];
-    int number;
     bool found;
-    if (!view_group_read_frame(call->rest, key, &number)) return fail(END, "not KEY/N.png: '%.60s'", call->rest);
+    const char *slash = strchr(call->rest, '/'), *digits = slash ? slash + 1 : call->rest;
+    const size_t size = strspn(digits, "0123456789");
+    if (!slash || !view_frames_is_key((struct string){call->rest, (size_t)(slash - call->rest)}) || !size || size > 6 ||
+        (size > 1 && *digits == '0') || strcmp(digits + size, ".png") != 0)
+        return fail(END, "not KEY/N.png: '%.60s'", call->rest);
+    snprintf(key, sizeof key, "%s", call->rest);
+    const int number = atoi(digits);
     TRY(view_frames_find(call->view, key, &view, &found));
     if (!found) return fail(END, "the frames of %s are not here", key);
     struct frames frame = view.frames;

@@ -265,7 +265,9 @@ struct view_key {
 };
 
 // Returns below, at or above 0: whether a comes before b.
-static int view_sort_compare(const struct view_sort *sort, const struct view_key *a, const struct view_key *b) {
+static int view_sort_compare(const void *one, const void *other, void *by) {
+    const struct view_sort *sort = by;
+    const struct view_key *a = one, *b = other;
     int order = 0;
     if (sort->figure < 0) {
         const size_t size = a->text.size < b->text.size ? a->text.size : b->text.size;
@@ -284,34 +286,36 @@ static int view_sort_compare(const struct view_sort *sort, const struct view_key
 }
 
 // Keeps the `most` first keys in a heap, whose root is the last of them.
-static void view_sort_keep(const struct view_sort *sort, struct view_key *heap, size_t *count, size_t most,
+static void view_sort_keep(struct view_sort *sort, struct view_key *heap, size_t *count, size_t most,
                            const struct view_key *key) {
     size_t at = 0;
     if (*count == most) {
-        if (!most || view_sort_compare(sort, key, &heap[0]) >= 0) return;
+        if (!most || view_sort_compare(key, &heap[0], sort) >= 0) return;
         for (;;) { // it takes the root's place and sinks
             size_t child = 2 * at + 1;
             if (child >= most) break;
-            if (child + 1 < most && view_sort_compare(sort, &heap[child + 1], &heap[child]) > 0) child++;
-            if (view_sort_compare(sort, &heap[child], key) <= 0) break;
+            if (child + 1 < most && view_sort_compare(&heap[child + 1], &heap[child], sort) > 0) child++;
+            if (view_sort_compare(&heap[child], key, sort) <= 0) break;
             heap[at] = heap[child];
             at = child;
         }
     } else {
-        for (at = (*count)++; at && view_sort_compare(sort, key, &heap[(at - 1) / 2]) > 0; at = (at - 1) / 2)
+        for (at = (*count)++; at && view_sort_compare(key, &heap[(at - 1) / 2], sort) > 0; at = (at - 1) / 2)
             heap[at] = heap[(at - 1) / 2];
     }
     heap[at] = *key;
 }
 
-static status view_sort_parse(struct view_sort *out, const char *text) {
+// Reads by what so many groups are sorted.
+static status view_sort_parse(struct view_sort *out, const char *text, int64_t groups) {
     *out = (struct view_sort){.figure = FIGURE_NUMBER};
     if (!text) return OK;
     out->descending = *text == '-';
     const char *name = text + out->descending;
     if (!strcmp(name, "id") || !strcmp(name, "sample")) {
         out->figure = *name == 'i' ? SORT_ID : SORT_SAMPLE;
-        return OK;
+        if (groups <= MOST_STRINGS) return OK;
+        return fail(USAGE, "sort: more than %d groups cannot be sorted by texts", MOST_STRINGS);
     }
     for (out->figure = 0; out->figure < VIEW_FIGURES; out->figure++)
         if (!strcmp(view_figures[out->figure].name, name)) return OK;
@@ -434,7 +438,7 @@ status view_groups_list(struct view_call *call) {
     status result;
     TRY_TO(result, done, view_int_argument(call, "limit", 0, MAX_ROWS, MAX_ROWS, &limit));
     TRY_TO(result, done, view_groups_parse_steps(view_argument(call, "steps"), steps));
-    TRY_TO(result, done, view_sort_parse(&sort, view_argument(call, "sort")));
+    TRY_TO(result, done, view_sort_parse(&sort, view_argument(call, "sort"), groups->total));
     TRY_TO(result, done, view_search_of(call, &search, &found));
     const bool exact = !search || (search->low == 0 && search->high == groups->count);
     // While a search goes on, its rows come as they are found.
@@ -443,8 +447,6 @@ status view_groups_list(struct view_call *call) {
     const int64_t stride = call->whole ? (groups->total + VIEW_WHOLE_ROWS - 1) / VIEW_WHOLE_ROWS : 1;
     if (call->whole) limit = VIEW_WHOLE_ROWS;
     NEW(&keys, (size_t)limit + 1);
-    if (sort.figure < 0 && groups->total > MOST_STRINGS)
-        TRY_TO(result, done, fail(USAGE, "sort: more than %d groups cannot be sorted by texts", MOST_STRINGS));
     TRY_TO(result, done, view_groups_read_cursor(call, &sort, &arena, &last, &cursor));
     // In the order of the numbers, which is that of the list, the first rows are enough where the count is known.
     const bool counted = steps[0] == INT64_MIN && steps[1] == INT64_MAX;
@@ -458,23 +460,15 @@ status view_groups_list(struct view_call *call) {
         matched++;
         if (scanning || (stride > 1 && matched % stride)) continue;
         TRY_TO(result, done, view_sort_key(&sort, source, i, &arena, &key, &there));
-        if (!there || (cursor && view_sort_compare(&sort, &key, &last) <= 0)) continue;
+        if (!there || (cursor && view_sort_compare(&key, &last, &sort) <= 0)) continue;
         view_sort_keep(&sort, keys, &count, (size_t)limit + 1, &key);
     }
     if (counted) matched = search ? search->matched : groups->total;
-    for (size_t i = 0; scanning && i < found.size / sizeof i && count < (size_t)limit; i++) {
-        size_t index;
-        memcpy(&index, found.data + i * sizeof index, sizeof index);
-        if (view_search_counts(source, search, index, steps))
-            keys[count++] = (struct view_key){.number = groups->list[index].number, .index = index};
-    }
-    // From the heap into the order: few enough for the simplest way.
-    for (size_t i = 1; !scanning && i < count; i++)
-        for (size_t k = i; k && view_sort_compare(&sort, &keys[k], &keys[k - 1]) < 0; k--) {
-            const struct view_key other = keys[k];
-            keys[k] = keys[k - 1];
-            keys[k - 1] = other;
-        }
+    const size_t *newly = (const void *)found.data;
+    for (size_t i = 0; scanning && i < found.size / sizeof *newly && count < (size_t)limit; i++)
+        if (view_search_counts(source, search, newly[i], steps))
+            keys[count++] = (struct view_key){.number = groups->list[newly[i]].number, .index = newly[i]};
+    if (count && !scanning) qsort_r(keys, count, sizeof *keys, view_sort_compare, &sort);
     const bool more = count > (size_t)limit;
     count = more ? (size_t)limit : count;
     buf_printf(&call->out, "{\"total\": %lld, \"matched\": %lld, \"exact\": %s, \"scanned\": %lld, \"cursor\": ",

@@ -236,10 +236,6 @@ static const struct {
     {"restarts", offsetof(struct view_live_row, restarts)},
 };
 
-static double view_live_known(double value) {
-    return value >= 0 ? value : NAN;
-}
-
 // Sets a row to what the replica has reported.
 static void view_live_row_reported(struct view_live *live, size_t index, double now, struct view_live_row *row) {
     struct replica_status replica;
@@ -256,7 +252,7 @@ static void view_live_row_reported(struct view_live *live, size_t index, double 
     row->waiting = (double)report->waiting;
     row->done = (double)report->done;
     row->tokens_rate = replica.tokens_rate > 0 ? replica.tokens_rate : NAN;
-    row->typical = view_live_known(replica.typical);
+    row->typical = replica.typical >= 0 ? replica.typical : NAN;
     row->oldest_seq = has_group ? (double)report->oldest_seq : NAN;
     row->oldest_age = has_group ? replica.oldest_age : NAN;
 }
@@ -383,20 +379,6 @@ static void view_live_print_events(struct view_call *call, int64_t after) {
     buf_puts(out, "]");
 }
 
-// Appends the versions of the weights that optim has published last.
-static void view_live_print_versions(struct view_call *call, double step) {
-    const struct pipeline *pipeline = view_run_pipeline(call);
-    const struct pipeline_stage *stage = pipeline ? pipeline_optim(pipeline) : NULL;
-    const struct optim_options *optim = stage ? pipeline_options(stage) : NULL;
-    double reference = NAN;
-    if (optim && isfinite(step)) reference = optim->ema_every > 0 ? step - fmod(step, (double)optim->ema_every) : 0;
-    if (optim && !optim->ema_every && !pipeline_find_stage(pipeline, stage_kinds[STAGE_REFSCORE].name)) reference = NAN;
-    buf_puts(&call->out, "\"policy\": ");
-    view_print(&call->out, optim ? step : NAN);
-    buf_puts(&call->out, ", \"reference\": ");
-    view_print(&call->out, reference);
-}
-
 status view_run_live(struct view_call *call) {
     struct view_live *live = view_live_get(call->view);
     struct view_progress progress;
@@ -405,13 +387,28 @@ status view_run_live(struct view_call *call) {
     if (!view_run_refresh(call)) return OK;
     view_run_progress(call, &progress);
     if (after > live->seq) after = -1; // of an earlier viewer
+    // The versions of the weights that optim has published last.
+    const struct pipeline *pipeline = view_run_pipeline(call);
+    const struct pipeline_stage *stage = pipeline ? pipeline_optim(pipeline) : NULL;
+    const struct optim_options *optim = stage ? pipeline_options(stage) : NULL;
+    const bool refers = optim && isfinite(progress.step) &&
+                        (optim->ema_every || pipeline_find_stage(pipeline, stage_kinds[STAGE_REFSCORE].name));
+    const double reference = !refers                ? NAN
+                             : optim->ema_every > 0 ? progress.step - fmod(progress.step, (double)optim->ema_every)
+                                                    : 0;
     const struct {
         const char *name;
         double value;
-    } numbers[] = {{"step", progress.step},         {"done", progress.done},
-                   {"total", progress.total},       {"rate", progress.rate},
-                   {"left", progress.left},         {"in_flight", progress.in_flight},
-                   {"reissued", progress.reissued}, {"quarantined", progress.quarantined}};
+    } numbers[] = {{"step", progress.step},
+                   {"done", progress.done},
+                   {"total", progress.total},
+                   {"rate", progress.rate},
+                   {"left", progress.left},
+                   {"in_flight", progress.in_flight},
+                   {"reissued", progress.reissued},
+                   {"quarantined", progress.quarantined},
+                   {"policy", optim ? progress.step : NAN},
+                   {"reference", reference}};
     struct buf *out = &call->out;
     buf_printf(out, "{\"seq\": %lld, \"time\": ", (long long)live->seq);
     view_print(out, clock_realtime());
@@ -421,8 +418,6 @@ status view_run_live(struct view_call *call) {
         buf_printf(out, ", \"%s\": ", numbers[i].name);
         view_print(out, numbers[i].value);
     }
-    buf_puts(out, ", ");
-    view_live_print_versions(call, progress.step);
     buf_puts(out, ", ");
     view_live_print_replicas(call, &progress);
     buf_puts(out, ", ");

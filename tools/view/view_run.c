@@ -165,7 +165,6 @@ static void view_run_print_numbers(struct view_call *call, const struct view_pro
 
 status view_run_about(struct view_call *call) {
     static const char *const kinds[] = {"run", "store", "file"};
-    const struct view *view = call->view;
     const struct view_source *source = call->source;
     struct buf *out = &call->out;
     struct view_progress progress;
@@ -213,10 +212,10 @@ status view_run_about(struct view_call *call) {
     view_run_print_version(pipeline, out);
     view_run_print_numbers(call, &progress, &found);
     buf_puts(out, "\"others\": [");
-    for (size_t i = 0, count = 0; i < view->source_count; i++) {
-        if (&view->sources[i] == source) continue;
+    for (size_t i = 0, count = 0; i < call->view->source_count; i++) {
+        if (&call->view->sources[i] == source) continue;
         buf_puts(out, count++ ? ", " : "");
-        view_print_text(out, view->sources[i].name);
+        view_print_text(out, call->view->sources[i].name);
     }
     buf_puts(out, "], ");
     view_run_print_stages(pipeline, out);
@@ -236,22 +235,6 @@ status view_run_about(struct view_call *call) {
 }
 
 // ---- metrics ----
-
-// Sets rates[row] to the groups a second since the step before; NaN at the first one, and where the run went on in
-// between.
-static void view_metrics_rate(const struct view_facts *facts, double *rates) {
-    const struct metric_table *metrics = &facts->metrics;
-    const double *times = metric_table_find(metrics, "time"), *groups = metric_table_find(metrics, "groups");
-    size_t start = 0;
-    for (size_t i = 0; i < metrics->count; i++) {
-        rates[i] = NAN;
-        if (!i || !times || !groups) continue;
-        const double seconds = times[i] - times[i - 1];
-        while (start < facts->events.start_count && facts->events.starts[start] <= times[i - 1]) start++;
-        const bool resumed = start < facts->events.start_count && facts->events.starts[start] <= times[i];
-        if (seconds > 0 && !resumed) rates[i] = groups[i] / seconds;
-    }
-}
 
 // Sets likelihoods[row] to the mean over the groups of a step.
 static void view_metrics_likelihood(struct view_groups *groups, const struct metric_table *metrics,
@@ -289,7 +272,16 @@ status view_run_metrics(struct view_call *call) {
     const double *correct = metric_table_find(metrics, "all_correct"), *wrong = metric_table_find(metrics, "all_wrong");
     struct metric_column more[MORE] = {{.name = "rate"}, {.name = "likelihood"}, {.name = "no_signal"}};
     for (int i = 0; i < MORE; i++) NEW(&more[i].values, metrics->count);
-    view_metrics_rate(facts, more[0].values);
+    const double *times = metric_table_find(metrics, "time"), *groups = metric_table_find(metrics, "groups");
+    size_t start = 0;
+    for (size_t i = 0; i < metrics->count; i++) { // NaN at the first one, and where the run went on in between
+        more[0].values[i] = NAN;
+        if (!i || !times || !groups) continue;
+        const double seconds = times[i] - times[i - 1];
+        while (start < facts->events.start_count && facts->events.starts[start] <= times[i - 1]) start++;
+        const bool resumed = start < facts->events.start_count && facts->events.starts[start] <= times[i];
+        if (seconds > 0 && !resumed) more[0].values[i] = groups[i] / seconds;
+    }
     view_metrics_likelihood(&call->source->groups, metrics, more[1].values);
     for (size_t i = 0; i < metrics->count; i++) more[2].values[i] = correct && wrong ? correct[i] + wrong[i] : NAN;
     metric_table_print(metrics, from, to, (size_t)points, more, MORE, &call->out);

@@ -28,8 +28,6 @@ struct view_facts {
     uint64_t ledger_device, ledger_inode;
     double ledger_tried; // clock_monotonic() of the last failure
     struct view_quarantine quarantine;
-    double first_issued, last_settled; // of the groups below span_next, seconds since 1970
-    size_t span_next;
 };
 
 struct view_live {

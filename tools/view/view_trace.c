@@ -514,15 +514,6 @@ static void trace_lanes_print(const struct trace_lanes *lanes, const struct view
     }
 }
 
-// Returns the name under which the trace of a source is saved: in a header, so of plain characters alone.
-static const char *view_trace_file(struct view *view, struct view_source *source) {
-    if (source->trace_file) return source->trace_file;
-    char *name = arena_printf(&view->arena, "%.100s.trace.json", source->name);
-    for (char *at = name; *at; at++)
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *at)) *at = '_';
-    return source->trace_file = name;
-}
-
 // The span in the Trace Event Format: complete events, in microseconds since the start of the run.
 status view_trace_export(struct view_call *call) {
     struct view_trace *trace;
@@ -559,7 +550,13 @@ status view_trace_export(struct view_call *call) {
     }
     trace_lanes_print(&lanes, trace, out);
     buf_puts(out, "\n]}\n");
-    call->file_name = view_trace_file(call->view, call->source);
+    if (!call->source->trace_file) { // in a header, so of plain characters alone
+        char *name = arena_printf(&call->view->arena, "%.100s.trace.json", call->source->name);
+        for (char *at = name; *at; at++)
+            if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *at)) *at = '_';
+        call->source->trace_file = name;
+    }
+    call->file_name = call->source->trace_file;
     free(lanes.list);
     return OK;
 }
