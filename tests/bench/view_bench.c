@@ -54,7 +54,7 @@ static void bench_print_group(struct buf *out, int64_t i) {
             buf_puts(out, "]");
         }
         buf_printf(out, "},\"advantages\":[1,1,1,1,-1,-1,-1,-1],\"trained\":{\"step\":%lld},",
-                   (long long)(i / PER_STEP + 1));
+                   (long long)i / PER_STEP + 1);
     }
     buf_puts(out, "\"times\":{");
     double at = bench_issued(i);

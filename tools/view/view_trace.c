@@ -141,7 +141,7 @@ static void view_trace_choose_windows(struct view_trace *trace, struct view_grou
     }
     if (trace->inside <= MOST_READ || !(seconds > 0)) return;
     const double at_once = under_way / seconds; // groups
-    if (trace->pieces * at_once > MOST_READ / 2) trace->pieces = (int)(MOST_READ / 2 / at_once);
+    if (trace->pieces * at_once > MOST_READ / 2.0) trace->pieces = (int)(MOST_READ / 2.0 / at_once);
     if (trace->pieces < LEAST_PIECES) trace->pieces = LEAST_PIECES;
     NEW(&trace->reach, trace->count - trace->first);
     for (;;) {
