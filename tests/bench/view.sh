@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # caravan view beside a large run, of VIEW_GROUPS (1,000,000) groups and 64 replicas: for each route the median and the 99th
-# percentile of VIEW_ASKED (200) requests, the viewer's processor time of one, how long the first one took, and how long another
-# request waited meanwhile at most; and the processor time that a page takes which somebody looks at. Then a run of 64 processes
+# percentile of VIEW_ASKED (200) requests by the clock and of the viewer's processor time, how long the first one took, and how
+# long another request waited meanwhile at most; and the processor time that a page takes which somebody looks at. Then a run of 64 processes
 # (tests/bench/flow_stage.c) without a page and with one: its groups a second, and the viewer's processor time.
 set -eu
 bin=${BIN:-$PWD/build/bin} count=${VIEW_GROUPS:-1000000} asked=${VIEW_ASKED:-200} work=$(mktemp -d) viewer=

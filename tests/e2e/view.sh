@@ -145,3 +145,21 @@ expect 65 "$work/nothing: No such file" "$bin/caravan" view "$work/nothing"
 expect 65 "neither a run nor a store" "$bin/caravan" view "$work/data"
 expect 64 "two operands have the name alone" "$bin/caravan" view "$work/alone" "$work/alone"
 [ "$(weights_of alone)" = "$want" ] || fail "the weights were changed"
+
+# A long file is read in parts: another request is answered meanwhile, and one whose client goes away is given up.
+awk 'BEGIN { for (k = 0; k < 40; k++) keys = keys ", \"key" k "\": 0.1234567"
+    for (i = 1; i <= 50000; i++) printf "{\"step\": %d%s}\n", i, keys }' >"$work/alone/metrics.jsonl"
+view "$work/alone"
+ask_live() { printf '%s\r\n' "GET /api/live HTTP/1.1" "Host: localhost:$port" "Cookie: caravan-$port=$token" "Connection: close" "" >&4; }
+exec 4<>"/dev/tcp/127.0.0.1/$port"
+ask_live
+exec 4>&-
+exec 4<>"/dev/tcp/127.0.0.1/$port"
+ask_live
+get '/api/groups?limit=0'
+! read -r -t 0 -u 4 || fail "another request had to wait"
+cat <&4 >"$work/answer"
+exec 4>&-
+grep -q '"step": 50000,' "$work/answer" || fail "the last step: $(head -c 500 "$work/answer")"
+kill $viewer
+ends_with 0 $viewer "$work/view.err"
