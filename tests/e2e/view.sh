@@ -47,8 +47,8 @@ wait $viewer 2>/dev/null || true
 view "$work/seen" before="$work/alone"
 get /
 grep -q '<script src="/view.js"></script>' "$work/body" || fail "no page"
-get /api/run
-grep -q '"state": "running"' "$work/body" || fail "it runs: $(cat "$work/body")"
+is_running() { get /api/run && grep -q '"state": "running"' "$work/body"; }
+wait_until 60 is_running || fail "it runs: $(cat "$work/body")"
 while kill -0 $seen_pid 2>/dev/null; do
     for path in /api/run /api/live /api/metrics /api/map '/api/groups?where=accuracy+%3E+0' /api/quarantine /api/trace '/api/compare?a=seen&b=before'; do
         get "$path"

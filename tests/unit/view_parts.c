@@ -428,6 +428,7 @@ TEST(a_span_has_the_whole_bars_of_its_groups) {
     check(ask(&seen, view_trace_show, "", NULL), "busy.share.0.0", "0.6");
     free(seen.sources[0].groups.list); // the copy has a list of its own by now
     free(seen.sources[0].groups.by_seq);
+    view_blocks_free(&seen.sources[0].groups);
     seen.sources[0] = one;
 }
 
