@@ -134,24 +134,6 @@ enum metric_figure { METRIC_LAST, METRIC_MIN, METRIC_MAX, METRIC_MEAN, METRIC_FI
 
 static const char *const metric_figures[METRIC_FIGURES] = {"last", "min", "max", "mean"};
 
-// Sets the figures of values[0..count), NaN if none of them is a number.
-static void metric_figures_of(const double *values, size_t count, double figures[METRIC_FIGURES]) {
-    double sum = 0, last = NAN, low = INFINITY, high = -INFINITY;
-    size_t known = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!isfinite(values[i])) continue;
-        last = values[i];
-        low = values[i] < low ? values[i] : low;
-        high = values[i] > high ? values[i] : high;
-        sum += values[i];
-        known++;
-    }
-    figures[METRIC_LAST] = last;
-    figures[METRIC_MIN] = known ? low : NAN;
-    figures[METRIC_MAX] = known ? high : NAN;
-    figures[METRIC_MEAN] = known > 1 ? sum / (double)known : last;
-}
-
 // The rows first + [count * i / bins, count * (i + 1) / bins) are bin i.
 struct metric_bins {
     size_t first, count, bins;
@@ -166,8 +148,21 @@ static void metric_table_print_column(const struct metric_column *column, const 
     double(*figures)[METRIC_FIGURES];
     NEW(&figures, bins->bins);
     for (size_t i = 0; i < bins->bins; i++) {
-        const size_t begin = metric_bin_begin(bins, i);
-        metric_figures_of(column->values + begin, metric_bin_begin(bins, i + 1) - begin, figures[i]);
+        double sum = 0, last = NAN, low = INFINITY, high = -INFINITY;
+        size_t known = 0; // of its numbers; without one all figures are NaN
+        for (size_t row = metric_bin_begin(bins, i); row < metric_bin_begin(bins, i + 1); row++) {
+            const double value = column->values[row];
+            if (!isfinite(value)) continue;
+            last = value;
+            low = value < low ? value : low;
+            high = value > high ? value : high;
+            sum += value;
+            known++;
+        }
+        figures[i][METRIC_LAST] = last;
+        figures[i][METRIC_MIN] = known ? low : NAN;
+        figures[i][METRIC_MAX] = known ? high : NAN;
+        figures[i][METRIC_MEAN] = known > 1 ? sum / (double)known : last;
     }
     buf_puts(out, ", ");
     view_print_text(out, column->name);

@@ -189,27 +189,23 @@ static bool view_samples_take(const struct numbered_summary *group, bool scored)
     return group->number >= 0 && (group->summary.state == GROUP_QUARANTINED ? scored : group->summary.completions > 0);
 }
 
-// Makes room for one more sample.
-static status view_samples_reserve(struct view_samples *samples) {
-    enum { LEAST = 1024 };
-    if (samples->slots && samples->count <= samples->mask / 2) return OK;
-    struct view_samples larger = {.mask = samples->slots ? 2 * samples->mask + 1 : LEAST - 1, .count = samples->count};
-    TRY(NEW_LARGE(&larger.slots, larger.mask + 1));
-    for (size_t i = 0; i <= larger.mask; i++) larger.slots[i].index = -1;
-    for (size_t i = 0; samples->slots && i <= samples->mask; i++)
-        if (samples->slots[i].index >= 0) *view_samples_find(&larger, samples->slots[i].sample) = samples->slots[i];
-    free(samples->slots);
-    *samples = larger;
-    return OK;
-}
-
 // Adds the group at an index to the samples of one side.
 static status view_samples_add(struct view_comparison *comparison, int side, size_t index) {
+    enum { LEAST = 1024 };
     const struct numbered_summary *group = &comparison->sources[side]->groups.list[index];
     struct view_samples *samples = &comparison->samples[side];
     if (index > INT32_MAX) return fail(UNAVAILABLE, "these are too many groups to compare");
-    TRY(view_samples_reserve(samples));
     if (!view_samples_take(group, comparison->scored[side])) return OK;
+    if (!samples->slots || samples->count > samples->mask / 2) { // half of them stay free
+        struct view_samples more = {.mask = samples->slots ? 2 * samples->mask + 1 : LEAST - 1,
+                                    .count = samples->count};
+        TRY(NEW_LARGE(&more.slots, more.mask + 1));
+        for (size_t i = 0; i <= more.mask; i++) more.slots[i].index = -1;
+        for (size_t i = 0; samples->slots && i <= samples->mask; i++)
+            if (samples->slots[i].index >= 0) *view_samples_find(&more, samples->slots[i].sample) = samples->slots[i];
+        free(samples->slots);
+        *samples = more;
+    }
     struct view_sample *slot = view_samples_find(samples, group->summary.sample);
     samples->count += slot->index < 0;
     *slot = (struct view_sample){group->summary.sample, (int32_t)index, slot->index >= 0};
@@ -362,15 +358,6 @@ static void view_comparison_print(struct view_comparison *comparison) {
                comparison->count, comparison->repeated ? "true" : "false", changes[2], changes[0], changes[1]);
 }
 
-// Whether the comparison has the groups that the sources have now.
-static bool view_comparison_holds(const struct view_comparison *comparison, struct view_source *const sources[2]) {
-    for (int side = 0; side < 2; side++)
-        if (comparison->sources[side] != sources[side] || comparison->counts[side] != sources[side]->groups.count ||
-            comparison->totals[side] != sources[side]->groups.total)
-            return false;
-    return true;
-}
-
 // Does the next part of a comparison. Sorted by names only if the samples are few: the names are in the rows.
 static status view_comparison_go_on(struct view_comparison *comparison) {
     enum { AT_ONCE = 4096, ROWS = 64, MOST_NAMES = 10000 };
@@ -427,7 +414,11 @@ static status view_comparison_find(struct view_call *call, struct view_source *c
     struct view *view = call->view;
     struct view_comparison *comparison = call->work;
     *out = view->comparison;
-    if (!comparison && *out && view_comparison_holds(*out, sources)) return OK;
+    bool holds = *out && !comparison;
+    for (int side = 0; side < 2 && holds; side++)
+        holds = (*out)->sources[side] == sources[side] && (*out)->counts[side] == sources[side]->groups.count &&
+                (*out)->totals[side] == sources[side]->groups.total;
+    if (holds) return OK;
     if (!comparison) {
         NEW(&comparison, 1);
         call->work = comparison;

@@ -50,20 +50,6 @@ void view_group_close(struct view *view) {
 
 // ---- view_frames ----
 
-// A run that has just begun has no frames yet: looks for those of such runs again, once a second.
-static void view_frames_look(struct view *view) {
-    struct view_opened *opened = view_group_opened(view);
-    const double now = clock_monotonic();
-    if (opened->looked_at > 0 && now < opened->looked_at + 1) return;
-    opened->looked_at = now;
-    for (size_t i = 0; i < view->source_count; i++) {
-        struct view_source *source = &view->sources[i];
-        struct string_list found = {0};
-        if (source->kind != VIEW_RUN || source->frames.count) continue;
-        if (subcommand_find_stores(source->path, "frames.lmdb", &view->arena, &found) == OK) source->frames = found;
-    }
-}
-
 // *store = the store of a directory, which stays open.
 static status view_frames_open(struct view *view, const char *directory, struct frame_store **store) {
     struct view_opened *opened = view_group_opened(view);
@@ -79,8 +65,18 @@ static status view_frames_open(struct view *view, const char *directory, struct 
 
 // Maps the frames of a key from the first store that has them.
 static status view_frames_find(struct view *view, const char *key, struct frames_view *frames, bool *found) {
+    struct view_opened *opened = view_group_opened(view);
+    const double now = clock_monotonic();
+    // A run that has just begun has no frames yet: looks for those of such runs again, once a second.
+    const bool looks = !(opened->looked_at > 0) || now >= opened->looked_at + 1;
+    if (looks) opened->looked_at = now;
+    for (size_t i = 0; i < view->source_count && looks; i++) {
+        struct view_source *source = &view->sources[i];
+        struct string_list stores = {0};
+        if (source->kind != VIEW_RUN || source->frames.count) continue;
+        if (subcommand_find_stores(source->path, "frames.lmdb", &view->arena, &stores) == OK) source->frames = stores;
+    }
     *found = false;
-    view_frames_look(view);
     for (size_t i = 0; i < view->source_count; i++) {
         const struct string_list *directories = &view->sources[i].frames;
         for (size_t k = 0; k < directories->count && !*found; k++) {
