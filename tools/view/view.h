@@ -2,8 +2,8 @@
 //
 // view.c opens what the command line names, listens, and finds the function of a route. The routes are in view_groups.c
 // (those over all groups; view_search.c has their conditions, view_blocks.c what a thousand groups have together),
-// view_group.c (one group), view_run.c and view_live.c (the run as a whole, and how far it is), view_trace.c (times) and
-// view_compare.c (two sources beside each other). view_html.c writes the answers of all into one file.
+// view_group.c (one group), view_run.c and view_live.c (the run as a whole, and how far it is), view_trace.c (times)
+// and view_compare.c (two sources beside each other). view_html.c writes the answers of all into one file.
 #pragma once
 
 #include <stdbool.h>
