@@ -249,23 +249,6 @@ const char *http_find_cookie(struct http_request *request, const char *name) {
     return cookies ? http_parse_cookie(&http_exchange_of(request)->arena, cookies, name) : NULL;
 }
 
-// Checks a request whose headers have come; answers it if it is to be refused.
-static void http_check(struct http_exchange *exchange, const char *method) {
-    struct http_request *request = &exchange->request;
-    const struct http_server *server = exchange->server;
-    const struct http_search host = http_search_run(exchange, "Host");
-    const struct http_search length = http_search_run(exchange, "Content-Length");
-    request->method = strcmp(method, "HEAD") != 0 ? arena_printf(&exchange->arena, "%s", method) : "GET";
-    if (host.count != 1 || !http_host_matches(host.value, server->name, server->options.host, server->port))
-        http_refuse(request, 421, "Host must be the name of this server, once, with its port");
-    else if (http_parse_target(&exchange->arena, exchange->target, request) != OK)
-        http_refuse(request, 400, "%s", fail_text());
-    else if (http_search_run(exchange, "Transfer-Encoding").count || length.count > 1)
-        http_refuse(request, 411, "a body must come with one Content-Length");
-    else if (length.count && strtoull(length.value, NULL, 10) > server->options.largest_body)
-        http_refuse(request, 413, "the body is larger than %zu bytes", server->options.largest_body);
-}
-
 // A request's first line has come. What this returns is the `tag` of the other functions.
 static void *http_on_target(void *context, const char *target, struct MHD_Connection *connection) {
     struct http_server *server = context;
@@ -290,7 +273,18 @@ static enum MHD_Result http_on_request(void *context, struct MHD_Connection *con
     if (exchange->gone) return MHD_NO;
     if (!exchange->connection) {
         exchange->connection = connection;
-        http_check(exchange, method);
+        struct http_request *request = &exchange->request;
+        const struct http_search host = http_search_run(exchange, "Host");
+        const struct http_search length = http_search_run(exchange, "Content-Length");
+        request->method = strcmp(method, "HEAD") != 0 ? arena_printf(&exchange->arena, "%s", method) : "GET";
+        if (host.count != 1 || !http_host_matches(host.value, server->name, server->options.host, server->port))
+            http_refuse(request, 421, "Host must be the name of this server, once, with its port");
+        else if (http_parse_target(&exchange->arena, exchange->target, request) != OK)
+            http_refuse(request, 400, "%s", fail_text());
+        else if (http_search_run(exchange, "Transfer-Encoding").count || length.count > 1)
+            http_refuse(request, 411, "a body must come with one Content-Length");
+        else if (length.count && strtoull(length.value, NULL, 10) > server->options.largest_body)
+            http_refuse(request, 413, "the body is larger than %zu bytes", server->options.largest_body);
         return exchange->response ? http_queue(exchange) : MHD_YES;
     }
     if (*size) {

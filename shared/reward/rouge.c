@@ -57,24 +57,6 @@ static double rouge_n(struct arena *arena, const struct rouge_tokens *target, co
     return rouge_fmeasure(common, a_count, b_count);
 }
 
-// That of the longest common subsequence, one row of its table at a time.
-static double rouge_l(struct arena *arena, const struct rouge_tokens *target, const struct rouge_tokens *prediction) {
-    size_t rows = target->words.count, columns = prediction->words.count;
-    size_t *length = arena_alloc(arena, (columns + 1) * sizeof *length);
-    for (size_t i = 0; i < rows; i++) {
-        size_t diagonal = 0;
-        for (size_t j = 1; j <= columns; j++) {
-            size_t above = length[j];
-            if (target->ids[i] == prediction->ids[j - 1])
-                length[j] = diagonal + 1;
-            else if (length[j - 1] > above)
-                length[j] = length[j - 1];
-            diagonal = above;
-        }
-    }
-    return rouge_fmeasure(length[columns], rows, columns);
-}
-
 double rouge_mean(struct string target, struct string prediction) {
     struct arena arena = {0};
     struct rouge_tokens a = {0}, b = {0};
@@ -96,7 +78,21 @@ double rouge_mean(struct string target, struct string prediction) {
     }
 
     const double rouge1 = rouge_n(&arena, &a, &b, 1), rouge2 = rouge_n(&arena, &a, &b, 2);
-    const double mean = (rouge1 + rouge2 + rouge_l(&arena, &a, &b)) / 3;
+    // The longest common subsequence, one row of its table at a time.
+    size_t *length = arena_alloc(&arena, (b.words.count + 1) * sizeof *length);
+    for (size_t i = 0; i < a.words.count; i++) {
+        size_t diagonal = 0;
+        for (size_t j = 1; j <= b.words.count; j++) {
+            size_t above = length[j];
+            if (a.ids[i] == b.ids[j - 1])
+                length[j] = diagonal + 1;
+            else if (length[j - 1] > above)
+                length[j] = length[j - 1];
+            diagonal = above;
+        }
+    }
+    const double longest = rouge_fmeasure(length[b.words.count], a.words.count, b.words.count);
+    const double mean = (rouge1 + rouge2 + longest) / 3;
     arena_release(&arena);
     return mean;
 }

@@ -1,30 +1,10 @@
 # caravan serve: the chat-completions interface, asked by the shell over /dev/tcp and by the openai client as it is. The
 # same tokens as caravan-rollout; 64 requests at a time; refusals; clients that go away; SIGTERM.
 . "$(dirname "$0")/common.sh"
+. tests/e2e/serve-helpers.sh
 
 model=pipelines/miniature/start
 cp -r tests/data/media "$work/media"
-# serve NAME MODEL OPTION...: starts a server, and sets $port and $server.
-serve() {
-    local name=$1 model=$2
-    shift 2
-    "$bin/caravan" serve "$model" --name start --listen 127.0.0.1:0 --frames min_pixels=3136 --frames max_pixels=3136 "$@" 2>"$work/$name.err" &
-    server=$!
-    wait_for_line "$work/$name.err" 'serving .* at http'
-    port=$(sed -n 's,.*http://127.0.0.1:\([0-9]*\)/v1,\1,p' "$work/$name.err")
-}
-# say METHOD PATH BODY [HEADER...]: sends a request and prints the whole answer.
-say() {
-    local method=$1 path=$2 body=$3
-    shift 3
-    exec 5<>"/dev/tcp/127.0.0.1/$port"
-    { printf '%s %s HTTP/1.1\r\nHost: 127.0.0.1:%s\r\nConnection: close\r\nContent-Length: %d\r\n' "$method" "$path" "$port" "$(printf '%s' "$body" | wc -c)"
-        [ $# = 0 ] || printf '%s\r\n' "$@"
-        printf '\r\n%s' "$body"; } >&5
-    cat <&5
-    exec 5>&-
-}
-json='Content-Type: application/json'
 chat() { say POST /v1/chat/completions "$1" "$json"; } # chat BODY
 # refused CODE PATTERN COMMAND...: the answer has the code, and an error in OpenAI's form with the pattern.
 refused() {
@@ -69,7 +49,6 @@ about() { chat "{\"model\":\"start\",\"temperature\":0,\"max_tokens\":12,\"messa
 [ -n "$(about "$picture" | of_content)" ] && [ "$(about "$picture" | of_content)" = "$(about "file://$work/media/alpha.png" | of_content)" ] || fail "data: $(about "$picture") file: $(about "file://$work/media/alpha.png")"
 
 # What is refused, and why.
-hello='"model":"start","messages":[{"role":"user","content":"Hello"}]'
 say GET /v1/models "" | grep -q '"object":"list","data":\[{"object":"model","id":"start"' || fail "no list of models"
 refused 404 'no such model' say GET /v1/models/other ""
 refused 404 'there is no /v1/completions here' say POST /v1/completions "{}" "$json"
@@ -154,63 +133,17 @@ kill $server && wait $server || fail "the server ends with $?: $(cat "$work/main
 echo secret >"$work/key"
 make_tiny_model
 serve key "$work/model" --api-key-file "$work/key" --rows 1 --queue 2 --max-new-tokens 200000
-key='Authorization: Bearer secret'
 grep -q 'was never trained' "$work/key.err" || fail "a random model is taken for a trained one"
 refused 401 'no key' say GET /v1/models ""
 refused 401 'a wrong one' say GET /v1/models "" "${key}s"
 say GET /v1/models "" "$key" | grep -q '^HTTP/1.1 200 ' || fail "the key is refused"
-# begin FD TOKENS: sends a request for a stream.
-begin() {
-    local body="{$hello,\"stream\":true,\"temperature\":0,\"max_tokens\":$2}"
-    eval "exec $1<>/dev/tcp/127.0.0.1/$port"
-    printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:%s\r\n%s\r\n%s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' "$port" "$json" "$key" ${#body} "$body" >&"$1"
-}
 for fd in 11 12 13 14; do begin $fd 200000; done
 say POST /v1/chat/completions "{$hello}" "$json" "$key" >"$work/overload"
 grep -q '^HTTP/1.1 503 ' "$work/overload" && grep -q '^Retry-After: 1' "$work/overload" && grep -q '"code":"overloaded"' "$work/overload" || fail "not refused: $(cat "$work/overload")"
 exec 11>&- 12>&- 13>&- 14>&- # the clients go away, and there is room again
-has_room() { say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key" | grep -q '^HTTP/1.1 200 '; }
 wait_until 30 has_room || fail "clients that went away keep their rows"
-
-# A medium that takes long, a file whose content does not end until the test shortens it, does not delay others: a stream
-# goes on, and requests that came later are answered. Those who go away meanwhile leave room for others.
-slow() { truncate -s "$1" "$work/slow/clip.mp4"; }
-mkdir "$work/slow"
-slow 1T
-kill $server && wait $server || fail "the server ends with $?: $(cat "$work/key.err")"
-serve slow "$work/model" --api-key-file "$work/key" --rows 2 --queue 2 --max-new-tokens 200000 --media-root "$work/slow"
-begin 11 200000
-head -c 300 <&11 >/dev/null
-watch="{\"model\":\"start\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"video_url\",\"video_url\":{\"url\":\"clip.mp4\"}}]}]}"
-say POST /v1/chat/completions "$watch" "$json" "$key" >"$work/watched" & watcher=$!
-is_open() { ls -l "/proc/$server/fd" 2>/dev/null | grep -q "$work/slow/clip.mp4"; }
-wait_until 60 is_open || fail "the clip is not read: $(cat "$work/watched" "$work/slow.err")"
-timeout 120 head -c 100000 <&11 >"$work/meanwhile"
-[ "$(grep -c '^data: ' "$work/meanwhile")" -gt 100 ] || fail "the stream does not go on: $(tail -c 300 "$work/meanwhile")"
-say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key" | grep -q '^HTTP/1.1 200 ' || fail "a later request is not answered"
-kill -0 $watcher && [ ! -s "$work/watched" ] || fail "the clip was not slow: $(cat "$work/watched")"
-for fd in 12 13; do
-    eval "exec $fd<>/dev/tcp/127.0.0.1/$port"
-    printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:%s\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s' "$port" "$json" "$key" ${#watch} "$watch" >&$fd
-done
-is_full() { say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key" | grep -q '^HTTP/1.1 503 '; }
-wait_until 30 is_full || fail "more requests wait than --rows and --queue allow"
-exec 11>&- 12>&- 13>&-
-slow 0
-wait $watcher
-grep -q '^HTTP/1.1 400 ' "$work/watched" && grep -q 'clip.mp4: ' "$work/watched" || fail "not refused: $(cat "$work/watched")"
-wait_until 30 has_room || fail "clients that went away keep their rows"
-slow 1T
-say POST /v1/chat/completions "$watch" "$json" "$key" >"$work/watched" & watcher=$!
-wait_until 60 is_open || fail "the clip is not read: $(cat "$work/watched" "$work/slow.err")"
-kill $server
-wait $watcher
-grep -q '^HTTP/1.1 503 ' "$work/watched" && grep -q 'the server is ending' "$work/watched" || fail "not refused: $(cat "$work/watched")"
-slow 0
-wait $server || fail "the server ends with $?: $(cat "$work/slow.err")"
 
 # SIGTERM: what is under way is finished, and what waits is refused.
-serve end "$work/model" --api-key-file "$work/key" --rows 1 --queue 2 --max-new-tokens 200000
 begin 11 6000
 head -c 200 <&11 >"$work/under-way"
 begin 12 10
@@ -220,7 +153,7 @@ kill $server
 cat <&13 >"$work/waiting"
 cat <&11 >>"$work/under-way"
 cat <&12 >"$work/computed"
-wait $server || fail "the server ends with $?: $(cat "$work/end.err")"
+wait $server || fail "the server ends with $?: $(cat "$work/key.err")"
 grep -q 'finish_reason":"length"' "$work/under-way" && grep -q '^data: \[DONE\]' "$work/under-way" || fail "not finished: $(tail -c 1000 "$work/under-way")"
 for file in computed waiting; do # whichever came first may have been taken, and is finished then
     if grep -q '^HTTP/1.1 200 ' "$work/$file"; then

@@ -221,26 +221,6 @@ static status replay_set(struct replay *replay) {
     return OK;
 }
 
-// Opens the stores of the run for reading, and lists its weights.
-static status replay_open_stores(struct replay *replay) {
-    struct arena *arena = replay->arena;
-    const struct stage_kind *kind = replay->stage->kind;
-    TRY(subcommand_find_stores(replay->run, "groups.lmdb", arena, &replay->stores));
-    NEW(&replay->groups, replay->stores.count);
-    for (size_t i = 0; i < replay->stores.count; i++)
-        TRY(group_store_open(&replay->groups[i], replay->stores.data[i], true));
-    if (kind && (kind->needs_frames || kind == &stage_kinds[STAGE_FRAMES]) &&
-        subcommand_find_stores(replay->run, "frames.lmdb", arena, &replay->frame_stores) == OK) { // without: no media
-        NEW(&replay->frames, replay->frame_stores.count);
-        for (size_t i = 0; i < replay->frame_stores.count; i++)
-            TRY(frame_store_open(&replay->frames[i], replay->frame_stores.data[i], 0, true));
-    }
-    if (!replay->by_version) return OK;
-    const char *out = pipeline_value(pipeline_optim(replay->pipeline), "out");
-    assert(out); // it has a default
-    return stored_weights_list(&replay->weights, replay->run, replay_moved(replay, out));
-}
-
 // ---- which groups ----
 
 // Whether the group has what the stage adds. Of a user's program it is not known.
@@ -703,10 +683,27 @@ status replay_main(struct subcommand_call *call) {
     TRY_TO(result, done, replay_find_stage(&replay));
     TRY_TO(result, done, replay_set(&replay));
     subcommand_set_frames(replay.pipeline);
-    TRY_TO(result, done, replay_open_stores(&replay));
+    // The stores of the run are opened for reading, and its weights are listed.
+    const struct stage_kind *kind = replay.stage->kind;
+    TRY_TO(result, done, subcommand_find_stores(replay.run, "groups.lmdb", replay.arena, &replay.stores));
+    NEW(&replay.groups, replay.stores.count);
+    for (size_t i = 0; i < replay.stores.count; i++)
+        TRY_TO(result, done, group_store_open(&replay.groups[i], replay.stores.data[i], true));
+    if (kind && (kind->needs_frames || kind == &stage_kinds[STAGE_FRAMES]) &&
+        subcommand_find_stores(replay.run, "frames.lmdb", replay.arena, &replay.frame_stores) ==
+            OK) { // without: no media
+        NEW(&replay.frames, replay.frame_stores.count);
+        for (size_t i = 0; i < replay.frame_stores.count; i++)
+            TRY_TO(result, done, frame_store_open(&replay.frames[i], replay.frame_stores.data[i], 0, true));
+    }
+    if (replay.by_version) {
+        const char *out = pipeline_value(pipeline_optim(replay.pipeline), "out");
+        assert(out); // it has a default
+        TRY_TO(result, done, stored_weights_list(&replay.weights, replay.run, replay_moved(&replay, out)));
+    }
     TRY_TO(result, done, replay_list(&replay, call->list + 1, call->count - 1));
     TRY_TO(result, done, signals_open());
-    if (replay.stage->kind == &stage_kinds[STAGE_FRAMES]) { // a directory for what it decodes
+    if (kind == &stage_kinds[STAGE_FRAMES]) { // a directory for what it decodes
         const char *parent = getenv("TMPDIR");
         char *path = arena_printf(replay.arena, "%s/caravan-replay-XXXXXX", parent && *parent ? parent : "/tmp");
         if (!mkdtemp(path)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));

@@ -76,22 +76,6 @@ static struct appearance picture_appearance(const struct story *story) {
     return appearance;
 }
 
-static bool thing_covers(const struct thing *thing, double x, double y) {
-    const double half = thing->half;
-    x -= thing->x;
-    y -= thing->y;
-    switch (thing->shape) {
-    case 0:
-        return x * x + y * y <= half * half;
-    case 1:
-        return fabs(x) <= 0.85 * half && fabs(y) <= 0.85 * half;
-    case 2:
-        return y <= 0.8 * half && y >= -half && fabs(x) <= (y + half) * 0.6;
-    default:
-        return (fabs(x) <= half / 3 && fabs(y) <= half) || (fabs(y) <= half / 3 && fabs(x) <= half);
-    }
-}
-
 static uint8_t picture_byte(double value) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value + 0.5);
 }
@@ -125,10 +109,17 @@ static void picture_thing(const struct picture *picture, const struct thing *thi
     const struct colour *gain = &picture->appearance.gain;
     const struct colour seen = {thing->colour.red * gain->red, thing->colour.green * gain->green,
                                 thing->colour.blue * gain->blue};
+    const double half = thing->half;
     for (int row = 0; row < WORLD_SIDE; row++)
-        for (int column = 0; column < WORLD_SIDE; column++)
-            if (thing_covers(thing, column - picture->shift_x, row - picture->shift_y))
-                picture_set(picture->rgb + 3 * (row * WORLD_SIDE + column), seen);
+        for (int column = 0; column < WORLD_SIDE; column++) {
+            const double x = column - picture->shift_x - thing->x, y = row - picture->shift_y - thing->y;
+            const bool covered = thing->shape == 0   ? x * x + y * y <= half * half
+                                 : thing->shape == 1 ? fabs(x) <= 0.85 * half && fabs(y) <= 0.85 * half
+                                 : thing->shape == 2 ? y <= 0.8 * half && y >= -half && fabs(x) <= (y + half) * 0.6
+                                                     : (fabs(x) <= half / 3 && fabs(y) <= half) ||
+                                                           (fabs(y) <= half / 3 && fabs(x) <= half);
+            if (covered) picture_set(picture->rgb + 3 * (row * WORLD_SIDE + column), seen);
+        }
 }
 
 // Sets *x, *y to the middle of a corner, 0 to 3 clockwise from the top left; `inset` moves it towards the centre.

@@ -71,23 +71,6 @@ struct ask {
 
 // ---- the question ----
 
-// Sets the template: the one that was given, else the run's.
-static status ask_set_template(struct ask *ask) {
-    const struct source_options *source = chat_stage_options(ask->chat, "source");
-    const struct format *format = source ? format_find(source->format) : NULL;
-    const char *template = ask->given->template;
-    if (!template && (!format || format->has_messages)) return OK;
-    if (!template) template = source->template ? source->template : "default";
-    if (!strcmp(template, "none")) return OK;
-    if (!strcmp(template, "default")) {
-        buf_puts(&ask->template_text, prompt_template_default);
-    } else {
-        TRY(file_read(template, &ask->template_text));
-    }
-    return prompt_template_parse(&ask->template, template,
-                                 (struct string){ask->template_text.data, ask->template_text.size});
-}
-
 // Adds a question to the prompt; the first one with the media, behind the system message. A picture is told from a clip
 // by its name.
 static status ask_add_question(struct ask *ask, const char *question) {
@@ -266,7 +249,20 @@ status ask_main(struct subcommand_call *call) {
     }
     chat_prompt_init(&ask.prompt);
     TRY_TO(result, done, chat_open(&ask.chat, call->list[0], run, &given->chat, 1));
-    TRY_TO(result, done, ask_set_template(&ask));
+    // The template is the one that was given, else the run's.
+    const struct source_options *source = chat_stage_options(ask.chat, "source");
+    const struct format *format = source ? format_find(source->format) : NULL;
+    const char *template = given->template;
+    if (!template && format && !format->has_messages) template = source->template ? source->template : "default";
+    if (template && strcmp(template, "none") != 0) {
+        struct buf *text = &ask.template_text;
+        if (!strcmp(template, "default"))
+            buf_puts(text, prompt_template_default);
+        else
+            TRY_TO(result, done, file_read(template, text));
+        const struct string whole = {text->data, text->size};
+        TRY_TO(result, done, prompt_template_parse(&ask.template, template, whole));
+    }
     if (run) {
         TRY_TO(result, done, ask_take_group(&ask, run, id, &call->arena));
         result = ask_answer(&ask);

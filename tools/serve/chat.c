@@ -31,27 +31,6 @@ static bool chat_is_run(struct chat *chat, const char *name) {
     return path_exists(path_join(&chat->arena, name, "pipeline.yaml"));
 }
 
-// Finds the directory of the model that `name` stands for.
-static status chat_find_model(struct chat *chat, const char *name) {
-    chat->dir = name;
-    if (!chat_is_run(chat, name)) return OK;
-    TRY(chat_read_run(chat, name));
-    const struct rollout_options *rollout = chat_stage_options(chat, "rollout");
-    const struct pipeline_stage *optim = pipeline_optim(chat->pipeline);
-    const char *latest = path_join(&chat->arena, path_join(&chat->arena, name, "checkpoints"), "latest");
-    // The run may have been moved; or its checkpoints are elsewhere.
-    if (optim && !path_exists(latest)) latest = path_join(&chat->arena, pipeline_value(optim, "out"), "latest");
-    if (!optim) {
-        if (!rollout) return fail(DATAERR, "%s: no stage of this run has a model", name);
-        chat->dir = rollout->model.dir;
-    } else if (path_exists(latest)) {
-        chat->dir = latest;
-    } else {
-        return fail(DATAERR, "%s: the run has no checkpoint yet", name);
-    }
-    return OK;
-}
-
 const void *chat_stage_options(const struct chat *chat, const char *stage) {
     const struct pipeline_stage *found = chat->pipeline ? pipeline_find_stage(chat->pipeline, stage) : NULL;
     return found && found->kind ? pipeline_options(found) : NULL;
@@ -102,9 +81,23 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
     NEW(out, 1);
     struct chat *chat = *out;
     pthread_mutex_init(&chat->lock, NULL);
-    TRY(chat_find_model(chat, arena_strndup(&chat->arena, name, strlen(name))));
-    if (!chat->pipeline && settings && chat_is_run(chat, settings)) TRY(chat_read_run(chat, settings));
+    chat->dir = arena_strndup(&chat->arena, name, strlen(name));
+    const bool is_run = chat_is_run(chat, name);
+    if (is_run)
+        TRY(chat_read_run(chat, name));
+    else if (settings && chat_is_run(chat, settings))
+        TRY(chat_read_run(chat, settings));
     const struct rollout_options *rollout = chat_stage_options(chat, "rollout");
+    const struct pipeline_stage *optim = is_run ? pipeline_optim(chat->pipeline) : NULL;
+    if (optim) {
+        chat->dir = path_join(&chat->arena, path_join(&chat->arena, name, "checkpoints"), "latest");
+        // The run may have been moved; or its checkpoints are elsewhere.
+        if (!path_exists(chat->dir)) chat->dir = path_join(&chat->arena, pipeline_value(optim, "out"), "latest");
+        if (!path_exists(chat->dir)) return fail(DATAERR, "%s: the run has no checkpoint yet", name);
+    } else if (is_run) {
+        if (!rollout) return fail(DATAERR, "%s: no stage of this run has a model", name);
+        chat->dir = rollout->model.dir;
+    }
     // Of the frames stage: the defaults, what the run has, and what the user gives, the last word last.
     const struct pipeline_stage *stage = chat->pipeline ? pipeline_find_stage(chat->pipeline, "frames") : NULL;
     options_init(&chat->frames, &stage_kinds[STAGE_FRAMES].options, &chat->given.frames);

@@ -36,17 +36,6 @@ static size_t memory_grad_parts(struct heads heads, int64_t keys, int64_t querie
     return (size_t)(parts * 2 * BLOCK_KEYS * heads.size * heads.key) * sizeof(float);
 }
 
-// Copies of the matrices of the tower's second product, whose rows may not be aligned: activations, weight, and in
-// training the gradients.
-static size_t memory_aligned_copies(const struct vision_config *config, enum element type, int64_t patches,
-                                    bool training) {
-    const int64_t inner = config->intermediate_size, unit = 16 / (int64_t)sizeof(uint16_t);
-    if (type != ELEMENT_BF16 || inner % unit == 0) return 0;
-    const int64_t most = memory_max(patches, config->hidden_size);
-    const int64_t rows = training ? 3 * most : patches + config->hidden_size;
-    return (size_t)(rows * memory_divide_up(inner, unit) * unit) * element_size(type);
-}
-
 // The same of kernels/cpu: logits of a block of rows; what each thread has of a product; and in training the largest
 // matrix packed in two ways, rows packed for the gradient of a weight, a part of the head, and of attention the keys,
 // the values and their gradients. Of packed rows there are as many as there are, in bfloat16.
@@ -92,8 +81,15 @@ static size_t memory_operations(const struct qwen_weights *weights, const struct
     const int64_t part = request->training ? memory_min(vocabulary, PART_VOCABULARY) : 0;
     size_t logits = (size_t)memory_max(block * vocabulary, targets * part) * sizeof(float);
     if (request->generates || request->continued_tokens) logits += (size_t)GENERATOR_ROWS * SAMPLE_ROW_BYTES;
-    logits +=
-        memory_aligned_copies(&weights->config->vision, type, patches, request->training && request->train_vision);
+    // Copies of the matrices of the tower's second product, whose rows may not be aligned: activations, weight, and in
+    // training the gradients.
+    const int64_t inner = weights->config->vision.intermediate_size, unit = 16 / (int64_t)sizeof(uint16_t);
+    if (type == ELEMENT_BF16 && inner % unit != 0) {
+        const int64_t hidden_size = weights->config->vision.hidden_size, most = memory_max(patches, hidden_size);
+        const bool trained = request->training && request->train_vision;
+        const int64_t copied = trained ? 3 * most : patches + hidden_size;
+        logits += (size_t)(copied * memory_divide_up(inner, unit) * unit) * element_size(type);
+    }
     if (!request->training) return logits;
     if (type != ELEMENT_F32)
         logits += (size_t)(targets * part * size) + (size_t)(targets * config->hidden_size) * sizeof(float);
