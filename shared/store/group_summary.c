@@ -164,7 +164,7 @@ enum { ROW_ABSENT = UINT16_MAX }; // the size of a string that is absent
 // Appends the size in two bytes and the beginning of the string, without half a character at its end.
 static void group_row_add_string(struct buf *out, struct string text, size_t most) {
     size_t size = text.size < most ? text.size : most;
-    while (size && size < text.size && ((unsigned char)text.data[size] & 0xC0) == 0x80) size--;
+    while (text.data && size && size < text.size && ((unsigned char)text.data[size] & 0xC0) == 0x80) size--;
     const uint16_t stored = text.data ? (uint16_t)size : ROW_ABSENT;
     buf_append(out, &stored, sizeof stored);
     if (size) buf_append(out, text.data, size);

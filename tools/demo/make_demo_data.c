@@ -99,22 +99,9 @@ static struct scene scene_at(uint64_t key) {
     return scene;
 }
 
-static bool scene_contains(const struct scene *scene, double dx, double dy) {
-    double half = scene->size;
-    switch (scene->shape) {
-    case 0:
-        return dx * dx + dy * dy <= half * half;
-    case 1:
-        return fabs(dx) <= 0.85 * half && fabs(dy) <= 0.85 * half;
-    case 2:
-        return dy <= 0.8 * half && dy >= -half && fabs(dx) <= (dy + half) * 0.6;
-    default:
-        return (fabs(dx) <= half / 3 && fabs(dy) <= half) || (fabs(dy) <= half / 3 && fabs(dx) <= half);
-    }
-}
-
 static status make_write_clip(const char *path, const struct scene *scene) {
     struct clip_writer *writer = NULL;
+    const double half = scene->size;
     uint8_t *rgb;
     NEW(&rgb, SIDE * SIDE * 3);
     status result = clip_writer_open(&writer, path, SIDE, SIDE, RATE);
@@ -126,7 +113,14 @@ static status make_write_clip(const char *path, const struct scene *scene) {
         uint8_t *pixel = rgb;
         for (int row = 0; row < SIDE; row++) {
             for (int column = 0; column < SIDE; column++, pixel += 3) {
-                if (scene_contains(scene, column - x, row - y)) {
+                const double dx = column - x, dy = row - y;
+                const bool contained =
+                    scene->shape == 0   ? dx * dx + dy * dy <= half * half
+                    : scene->shape == 1 ? fabs(dx) <= 0.85 * half && fabs(dy) <= 0.85 * half
+                    : scene->shape == 2
+                        ? dy <= 0.8 * half && dy >= -half && fabs(dx) <= (dy + half) * 0.6
+                        : (fabs(dx) <= half / 3 && fabs(dy) <= half) || (fabs(dy) <= half / 3 && fabs(dx) <= half);
+                if (contained) {
                     memcpy(pixel, inside, 3);
                 } else {
                     memset(pixel, scene->background, 3);

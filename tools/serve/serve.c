@@ -535,7 +535,10 @@ done:
     pthread_cond_broadcast(&serve.changed);
     pthread_mutex_unlock(&serve.lock);
     for (int i = 0; i < serve.thread_count; i++) pthread_join(serve.threads[i], NULL); // ends what is in work
-    while (serve.jobs) serve_free(serve.jobs);
+    for (struct serve_job *next, *job = serve.jobs; job; job = next) {
+        next = job->next;
+        serve_free(job);
+    }
     if (serve.prepared >= 0) close(serve.prepared);
     chat_close(&serve.chat);
     pthread_cond_destroy(&serve.changed);
