@@ -1,6 +1,7 @@
 // What the fuzz targets of the page share: a run's directory that is removed at the end, and how the page is asked.
 #pragma once
 
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -68,10 +69,14 @@ static inline status page_ask(struct view *view, const char *address) {
     struct json *answer = NULL;
     status result = http_parse_target(&arena, address, &request) == OK ? OK : USAGE;
     if (result == OK) {
-        struct view_call call = {
-            .view = view, .arguments = request.arguments, .argument_count = request.argument_count, .column = -1};
+        struct view_call call = {.view = view,
+                                 .arguments = request.arguments,
+                                 .argument_count = request.argument_count,
+                                 .column = -1,
+                                 .until = (double)INFINITY};
         const char *where = view_argument(&call, "where");
         result = view_ask(&call, request.path);
+        fuzz_must(!call.unfinished);
         fuzz_must(call.column >= -1 && call.column <= (int64_t)(where ? strlen(where) : 0));
         if (result != OK) {
             fuzz_must(*fail_text() != 0);
@@ -83,7 +88,7 @@ static inline status page_ask(struct view *view, const char *address) {
             fuzz_must(utf8_valid(call.out.data ? call.out.data : "", call.out.size));
         }
         if (call.file_name) fuzz_must(!strpbrk(call.file_name, "\"\\\r\n"));
-        buf_release(&call.out);
+        view_call_release(&call);
     }
     arena_release(&arena);
     return result;

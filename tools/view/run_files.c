@@ -241,7 +241,7 @@ static void run_counters_add(struct run_counters *counters, const char *name, si
         *replica = (struct replica_counters){"", number, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
         snprintf(replica->stage, sizeof replica->stage, "%s", labels->stage);
     }
-    *(double *)((char *)replica + run_samples[family].offset) = value;
+    memcpy((char *)replica + run_samples[family].offset, &value, sizeof value);
 }
 
 void run_counters_parse(struct run_counters *counters, const char *text) {

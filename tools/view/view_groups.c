@@ -97,7 +97,7 @@ static status view_groups_open_store(struct view_groups *groups) {
     size_t count = 0;
     const double now = clock_monotonic();
     status result = OK;
-    if (groups->opened_at && now - groups->opened_at < pause) return OK;
+    if (groups->opened_at > 0 && now - groups->opened_at < pause) return OK;
     groups->opened_at = now;
     if (subcommand_find_stores(groups->path, "groups.lmdb", &arena, &stores) != OK) {
         arena_release(&arena);

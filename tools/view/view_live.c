@@ -307,8 +307,10 @@ static void view_live_print_replicas(struct view_call *call, const struct view_p
     for (size_t k = 0; k < sizeof view_live_columns / sizeof *view_live_columns; k++) {
         buf_printf(out, "], \"%s\": [", view_live_columns[k].name);
         for (size_t i = 0; i < count; i++) {
+            double value;
+            memcpy(&value, (const char *)&rows[i] + view_live_columns[k].offset, sizeof value);
             buf_puts(out, i ? ", " : "");
-            view_print(out, *(const double *)((const char *)&rows[i] + view_live_columns[k].offset));
+            view_print(out, value);
         }
     }
     buf_puts(out, "], \"slow\": [");
