@@ -130,7 +130,7 @@ status view_quarantine_read(struct view_call *call) {
         const int64_t at = quarantine->next;
         struct group *group = NULL;
         if (facts->ledger) {
-            if (ledger_each_from(facts->ledger, at, view_quarantine_visit, quarantine) != OK) return OK;
+            TRY(ledger_each_from(facts->ledger, at, view_quarantine_visit, quarantine));
             quarantine->next = end - at > LEDGER_AT_ONCE ? at + LEDGER_AT_ONCE : end;
         } else {
             if (groups->list[at].number >= 0 && groups->list[at].summary.state == GROUP_QUARANTINED)
