@@ -117,7 +117,7 @@ static status flow_poll(void *state, bool draining, struct group **done) {
 
 static status flow_on_idle(void *state, bool run_over) {
     (void)state;
-    if (run_over) fprintf(stderr, "flow: %.0f groups/s\n", (double)flow_count / (clock_monotonic() - flow_first));
+    if (run_over) fprintf(stderr, "flow: %.4g groups/s\n", (double)flow_count / (clock_monotonic() - flow_first));
     return OK;
 }
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # caravan view beside a large run, of VIEW_GROUPS (1,000,000) groups and 64 replicas: for each route the median and the 99th
 # percentile of VIEW_ASKED (200) requests by the clock and of the viewer's processor time, how long the first one took, and how
-# long another request waited meanwhile at most; and the processor time that a page takes which somebody looks at. Then a run of 64 processes
-# (tests/bench/flow_stage.c) without a page and with one: its groups a second, and the viewer's processor time.
+# long another request waited meanwhile at most; and the processor time that a page takes which somebody looks at. Then runs of
+# 64 processes (tests/bench/flow_stage.c), without a page and with one in turn: groups a second, and the viewer's processor time.
 set -eu
 bin=${BIN:-$PWD/build/bin} count=${VIEW_GROUPS:-1000000} asked=${VIEW_ASKED:-200} work=$(mktemp -d) viewer=
 tests=${VIEW_TESTS:-$(dirname "$bin")/tests/bench}
 trap 'kill $viewer 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
 
 # pipeline OPTIONS: the stages of a pipeline with 64 replicas; OPTIONS of source.
 pipeline() {
@@ -55,7 +56,7 @@ echo '{}' >"$work/data.jsonl"
 cp "$bin/caravan" "$work/bin/" # it looks for the stages beside itself
 for stage in source frames rollout refscore reward optim; do ln -s "$tests/flow_stage" "$work/bin/caravan-$stage"; done
 pipeline 'limit: 1000, groups_per_step: 50, max_staleness: 1' >"$work/p.yaml"
-for page in without with; do
+for page in without with without with; do
     rm -rf "$work/run"
     FLOW_STORE=1 FLOW_PAUSE=1000 "$work/bin/caravan" run "$work/p.yaml" >/dev/null 2>"$work/log" &
     run=$!
