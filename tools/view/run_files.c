@@ -317,63 +317,55 @@ static void run_setting_print(const char *name, const char *value, bool standard
     buf_printf(out, ", %s]", standard ? "true" : "false");
 }
 
-// Appends those of a stage. A user's program has no table of keys: it shows what it was given.
-static void run_stage_settings(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct buf *out) {
-    const struct key_list *given = &stage->options.given;
-    struct buf value = {0};
-    bool first = true;
-    if (stage->program) run_setting_print("program", stage->program, false, &first, out);
-    for (const struct key *key = given->first; key && !stage->kind; key = key->next) {
-        buf_clear(&value);
-        run_setting_value(key, &value);
-        run_setting_print(key->name, value.data ? value.data : "", false, &first, out);
-    }
-    for (const struct option *option = NULL; stage->kind && (option = options_next(&stage->kind->options, option));) {
-        const struct key *key = key_list_find(given, option->name);
-        struct arena arena = {0};
-        if (option->command_line_only || (!key && !option->default_value)) continue;
-        buf_clear(&value);
-        if (key)
-            run_setting_value(key, &value);
-        else
-            buf_puts(&value, option->default_value);
-        const char *below = option->below_run ? path_join(&arena, pipeline->run, option->below_run) : NULL;
-        const bool standard =
-            !key || (below && string_equals((struct string){value.data, value.size}, below)) ||
-            (option->default_value && !key->items && option_same_value(option, key->value, option->default_value));
-        run_setting_print(option->name, value.data ? value.data : "", standard, &first, out);
-        arena_release(&arena);
-    }
-    buf_release(&value);
-}
-
 void run_print_settings(const struct pipeline *pipeline, struct buf *out) {
+    struct buf value = {0};
     buf_puts(out, "{");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct key_list *given = &stage->options.given;
+        bool first = true;
         buf_puts(out, i ? ", " : "");
-        view_print_text(out, pipeline->stages[i].name);
+        view_print_text(out, stage->name);
         buf_puts(out, ": {");
-        run_stage_settings(pipeline, &pipeline->stages[i], out);
+        // A user's program has no table of keys: it shows what it was given.
+        if (stage->program) run_setting_print("program", stage->program, false, &first, out);
+        for (const struct key *key = given->first; key && !stage->kind; key = key->next) {
+            buf_clear(&value);
+            run_setting_value(key, &value);
+            run_setting_print(key->name, value.data ? value.data : "", false, &first, out);
+        }
+        const struct option *option = NULL;
+        while (stage->kind && (option = options_next(&stage->kind->options, option))) {
+            const struct key *key = key_list_find(given, option->name);
+            struct arena arena = {0};
+            if (option->command_line_only || (!key && !option->default_value)) continue;
+            buf_clear(&value);
+            if (key)
+                run_setting_value(key, &value);
+            else
+                buf_puts(&value, option->default_value);
+            const char *below = option->below_run ? path_join(&arena, pipeline->run, option->below_run) : NULL;
+            const bool standard =
+                !key || (below && string_equals((struct string){value.data, value.size}, below)) ||
+                (option->default_value && !key->items && option_same_value(option, key->value, option->default_value));
+            run_setting_print(option->name, value.data ? value.data : "", standard, &first, out);
+            arena_release(&arena);
+        }
         buf_puts(out, "}");
     }
     buf_puts(out, "}");
+    buf_release(&value);
 }
 
 // ---- quarantine ----
 
-// Whether text[0..size), which a colon follows, names a file: it has a slash, or ends in a dot and some letters.
-static bool quarantine_is_path(const char *text, size_t size) {
-    size_t ending = 0;
-    if (memchr(text, '/', size)) return true;
-    while (ending < size && ending < 5 && isalnum((unsigned char)text[size - ending - 1])) ending++;
-    return ending && ending < size && text[size - ending - 1] == '.' && !isdigit((unsigned char)text[size - 1]);
-}
-
 void quarantine_reason(const char *reason, struct buf *out) {
-    const char *colon = strstr(reason, ": ");
-    while (colon && quarantine_is_path(reason, (size_t)(colon - reason))) { // PATH: what is wrong with it
-        reason = colon + 2;
-        colon = strstr(reason, ": ");
+    // PATH: what is wrong with it. A path has a slash, or ends in a dot and some letters.
+    for (const char *colon; (colon = strstr(reason, ": ")); reason = colon + 2) {
+        const char *dot = colon;
+        while (dot > reason && colon - dot < 5 && isalnum((unsigned char)dot[-1])) dot--;
+        const bool ending = dot < colon && dot > reason && dot[-1] == '.' && !isdigit((unsigned char)colon[-1]);
+        if (!ending && !memchr(reason, '/', (size_t)(colon - reason))) break;
     }
     while (*reason) {
         const size_t blanks = strspn(reason, " "), size = strcspn(reason + blanks, " ");

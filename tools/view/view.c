@@ -71,16 +71,6 @@ static const struct {
     {"/trace.json", false, view_trace_export, "of from to"},
 };
 
-static bool view_knows_argument(const char *known, const char *name) {
-    const size_t size = strlen(name);
-    for (const char *at = known; *at; at += strspn(at, " ")) {
-        const size_t length = strcspn(at, " ");
-        if (length == size && !memcmp(at, name, size)) return true;
-        at += length;
-    }
-    return false;
-}
-
 // Returns the index of the route for a path, that of none: behind the last.
 static size_t view_find_route(const char *path) {
     size_t at = 0;
@@ -102,9 +92,12 @@ status view_ask(struct view_call *call, const char *path) {
     call->unfinished = false;
     call->source = &call->view->sources[0];
     for (size_t i = 0; i < call->argument_count; i++) {
-        const char *name = call->arguments[i].name;
-        if (!view_knows_argument(view_routes[at].arguments, name))
-            return fail(USAGE, "unknown parameter '%.60s'", name);
+        const char *name = call->arguments[i].name, *known = view_routes[at].arguments;
+        while (*known && (strcspn(known, " ") != strlen(name) || strncmp(known, name, strlen(name)) != 0)) {
+            known += strcspn(known, " ");
+            known += strspn(known, " ");
+        }
+        if (!*known) return fail(USAGE, "unknown parameter '%.60s'", name);
     }
     for (size_t i = 0; of && i <= call->view->source_count; i++) {
         if (i == call->view->source_count) return fail(END, "there is nothing with the name '%.60s'", of);
@@ -199,8 +192,47 @@ static bool view_admits(struct view *view, struct http_request *request) {
     return false;
 }
 
-// Answers a request for data with what its route has returned.
-static void view_answer(struct http_request *request, struct view_call *call, status result) {
+// ---- unfinished requests ----
+
+static const double view_slice = 0.04; // seconds that a route works before other requests are answered
+
+// A request whose route is unfinished. They go on one after the other.
+struct view_waiting {
+    struct http_request *request; // its tag is this
+    struct view_call call;
+    struct view_waiting *next;
+};
+
+// Takes a request out of those that wait, and frees what it has.
+static void view_forget(struct view *view, struct view_waiting *waiting) {
+    struct view_waiting **at = &view->waiting;
+    while (*at != waiting) at = &(*at)->next;
+    *at = waiting->next;
+    waiting->request->tag = NULL;
+    view_call_release(&waiting->call);
+    free(waiting);
+}
+
+// A request was answered, or its client has gone away.
+static void view_ended(void *context, struct http_request *request, bool sent) {
+    (void)sent;
+    if (request->tag) view_forget(context, request->tag);
+}
+
+// Works on the first of the requests, and answers it or lets it wait behind the others.
+static void view_go_on(struct view *view) {
+    struct view_waiting *waiting = view->waiting, **at = &view->waiting;
+    struct http_request *request = waiting->request;
+    struct view_call *call = &waiting->call;
+    call->until = clock_monotonic() + view_slice;
+    const status result = view_ask(call, request->path);
+    if (result == OK && call->unfinished) {
+        view->waiting = waiting->next;
+        while (*at) at = &(*at)->next;
+        *at = waiting;
+        waiting->next = NULL;
+        return;
+    }
     const int code = result == OK ? 200 : result == USAGE ? 400 : result == END ? 404 : 503;
     if (result != OK) {
         buf_clear(&call->out);
@@ -220,70 +252,7 @@ static void view_answer(struct http_request *request, struct view_call *call, st
         buf_release(&disposition);
     }
     http_answer(request, code, call->type, &call->out);
-    view_call_release(call);
-}
-
-// ---- unfinished requests ----
-
-static const double view_slice = 0.04; // seconds that a route works before other requests are answered
-
-// A request whose route is unfinished. They go on one after the other.
-struct view_waiting {
-    struct http_request *request; // its tag is this
-    struct view_call call;
-    struct view_waiting *next;
-};
-
-// Begins to answer a request for data.
-static void view_begin(struct view *view, struct http_request *request) {
-    struct view_call call = {.view = view,
-                             .arguments = request->arguments,
-                             .argument_count = request->argument_count,
-                             .until = clock_monotonic() + view_slice};
-    const status result = view_ask(&call, request->path);
-    if (result != OK || !call.unfinished) {
-        view_answer(request, &call, result);
-        return;
-    }
-    struct view_waiting *waiting, **at = &view->waiting;
-    NEW(&waiting, 1);
-    *waiting = (struct view_waiting){.request = request, .call = call};
-    request->tag = waiting;
-    while (*at) at = &(*at)->next;
-    *at = waiting;
-}
-
-// Takes a request out of those that wait, and frees what it has.
-static void view_forget(struct view *view, struct view_waiting *waiting) {
-    struct view_waiting **at = &view->waiting;
-    while (*at != waiting) at = &(*at)->next;
-    *at = waiting->next;
-    waiting->request->tag = NULL;
-    view_call_release(&waiting->call);
-    free(waiting);
-}
-
-// A request was answered, or its client has gone away.
-static void view_ended(void *context, struct http_request *request, bool sent) {
-    (void)sent;
-    if (request->tag) view_forget(context, request->tag);
-}
-
-// Lets the request that waits longest go on.
-static void view_go_on(struct view *view) {
-    struct view_waiting *waiting = view->waiting, **at = &view->waiting;
-    if (!waiting) return;
-    waiting->call.until = clock_monotonic() + view_slice;
-    const status result = view_ask(&waiting->call, waiting->request->path);
-    if (result != OK || !waiting->call.unfinished) {
-        view_answer(waiting->request, &waiting->call, result);
-        view_forget(view, waiting);
-        return;
-    }
-    view->waiting = waiting->next;
-    while (*at) at = &(*at)->next;
-    *at = waiting;
-    waiting->next = NULL;
+    view_forget(view, waiting);
 }
 
 static void view_handle(void *context, struct http_request *request) {
@@ -313,7 +282,14 @@ static void view_handle(void *context, struct http_request *request) {
         return;
     }
     if (view_find_route(path) < sizeof view_routes / sizeof *view_routes) {
-        view_begin(view, request);
+        struct view_waiting *waiting;
+        NEW(&waiting, 1);
+        *waiting = (struct view_waiting){
+            .request = request,
+            .call = {.view = view, .arguments = request->arguments, .argument_count = request->argument_count},
+            .next = view->waiting};
+        request->tag = view->waiting = waiting;
+        view_go_on(view);
         return;
     }
     http_add_page_headers(request);
@@ -408,7 +384,7 @@ status view_main(struct subcommand_call *call) {
         const int due = view.waiting ? 0 : http_timeout_ms(view.server);
         TRY_TO(result, done, view_live_wait(&view, http_fd(view.server), due >= 0 && due < WAIT_MS ? due : WAIT_MS));
         TRY_TO(result, done, http_step(view.server));
-        view_go_on(&view);
+        if (view.waiting) view_go_on(&view); // with the one that waits longest
     }
 done:
     http_close(&view.server);

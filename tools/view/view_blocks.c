@@ -25,35 +25,6 @@ void view_blocks_free(struct view_groups *groups) {
     groups->block_count = 0;
 }
 
-static void view_block_add(struct view_block *block, const struct numbered_summary *group) {
-    const struct group_summary *summary = &group->summary;
-    const int64_t step = block->trains ? summary->step : group->number + 1;
-    block->alive++;
-    block->first_issued = fmin(block->first_issued, summary->issued);
-    block->last_issued = fmax(block->last_issued, summary->issued);
-    block->first_settled = fmin(block->first_settled, summary->settled);
-    block->last_settled = fmax(block->last_settled, summary->settled);
-    if (isfinite(summary->settled - summary->issued)) {
-        block->has |= HAS_TIMES;
-        block->times++;
-        block->seconds += summary->settled - summary->issued;
-    }
-    if (step >= 0 && step < block->first_step) block->first_step = step;
-    if (step > block->last_step) block->last_step = step;
-    if (summary->completions > block->completions) block->completions = summary->completions;
-    block->has |= (isfinite(summary->reward) ? HAS_REWARDS : 0) | (summary->with_bonus ? HAS_BONUS : 0) |
-                  (isfinite(summary->format) ? HAS_FORMAT : 0) | (isfinite(summary->surprise) ? HAS_LOGPROBS : 0) |
-                  (isfinite(summary->likelihood) ? HAS_REFERENCE : 0) |
-                  (summary->state == GROUP_SCORED ? HAS_SCORES : 0);
-    if (summary->step < 0 || !isfinite(summary->likelihood)) return;
-    if (!block->step_count || block->steps[block->step_count - 1].step != summary->step) {
-        GROW(&block->steps, block->step_count);
-        block->steps[block->step_count++] = (struct view_block_step){.step = summary->step};
-    }
-    block->steps[block->step_count - 1].likelihood += (double)summary->likelihood;
-    block->steps[block->step_count - 1].count++;
-}
-
 const struct view_block *view_block_at(struct view_groups *groups, size_t index) {
     if (index >= groups->block_count) {
         const size_t count = view_block_count(groups);
@@ -74,7 +45,34 @@ const struct view_block *view_block_at(struct view_groups *groups, size_t index)
                                  .last_settled = NAN,
                                  .first_step = INT64_MAX,
                                  .last_step = -1};
-    for (size_t i = begin; i < end; i++)
-        if (groups->list[i].number >= 0) view_block_add(block, &groups->list[i]);
+    for (size_t i = begin; i < end; i++) {
+        const struct group_summary *summary = &groups->list[i].summary;
+        const int64_t number = groups->list[i].number, step = block->trains ? summary->step : number + 1;
+        if (number < 0) continue;
+        block->alive++;
+        block->first_issued = fmin(block->first_issued, summary->issued);
+        block->last_issued = fmax(block->last_issued, summary->issued);
+        block->first_settled = fmin(block->first_settled, summary->settled);
+        block->last_settled = fmax(block->last_settled, summary->settled);
+        if (isfinite(summary->settled - summary->issued)) {
+            block->has |= HAS_TIMES;
+            block->times++;
+            block->seconds += summary->settled - summary->issued;
+        }
+        if (step >= 0 && step < block->first_step) block->first_step = step;
+        if (step > block->last_step) block->last_step = step;
+        if (summary->completions > block->completions) block->completions = summary->completions;
+        block->has |= (isfinite(summary->reward) ? HAS_REWARDS : 0) | (summary->with_bonus ? HAS_BONUS : 0) |
+                      (isfinite(summary->format) ? HAS_FORMAT : 0) | (isfinite(summary->surprise) ? HAS_LOGPROBS : 0) |
+                      (isfinite(summary->likelihood) ? HAS_REFERENCE : 0) |
+                      (summary->state == GROUP_SCORED ? HAS_SCORES : 0);
+        if (summary->step < 0 || !isfinite(summary->likelihood)) continue;
+        if (!block->step_count || block->steps[block->step_count - 1].step != summary->step) {
+            GROW(&block->steps, block->step_count);
+            block->steps[block->step_count++] = (struct view_block_step){.step = summary->step};
+        }
+        block->steps[block->step_count - 1].likelihood += (double)summary->likelihood;
+        block->steps[block->step_count - 1].count++;
+    }
     return block;
 }

@@ -283,7 +283,7 @@ static status view_pairs_sort(struct view_comparison *comparison) {
 
 // ---- view_comparison ----
 
-// Whether a pair is one of those that `cell` names: I,J of the matrix, or the word for a change.
+// The pairs that `cell` names: I,J of the matrix, or the word for a change.
 struct view_cell {
     int rights[2]; // -1: any
     int sign;      // of the change
@@ -302,15 +302,6 @@ static status view_comparison_read_cell(const char *text, struct view_cell *cell
         cell->rights[0] >= 0 && cell->rights[1] >= 0)
         return OK;
     return fail(USAGE, "cell: not I,J, better, worse or alike");
-}
-
-static bool view_comparison_has(const struct view_comparison *comparison, const struct view_pair *pair,
-                                const struct view_cell *cell) {
-    if (cell->any) return true;
-    if (isnan(pair->change)) return false;
-    if (cell->rights[0] < 0) return (pair->change > 0) - (pair->change < 0) == cell->sign;
-    return view_comparison_at(comparison, pair, 0)->right == cell->rights[0] &&
-           view_comparison_at(comparison, pair, 1)->right == cell->rights[1];
 }
 
 // Appends how many samples have how many right completions here and there; null where that has too many cells to show.
@@ -525,7 +516,11 @@ status view_compare_show(struct view_call *call) {
     if (call->unfinished) return OK;
     for (size_t i = 0; i < comparison->count; i++) {
         const struct view_pair *pair = &comparison->pairs[i];
-        if (!view_comparison_has(comparison, pair, &cell)) continue;
+        const int right[2] = {view_comparison_at(comparison, pair, 0)->right,
+                              view_comparison_at(comparison, pair, 1)->right};
+        const bool named = cell.rights[0] < 0 ? (pair->change > 0) - (pair->change < 0) == cell.sign
+                                              : right[0] == cell.rights[0] && right[1] == cell.rights[1];
+        if (!cell.any && (isnan(pair->change) || !named)) continue;
         if (matched >= after && matched - after < limit)
             TRY_TO(result, done, view_compare_add_row(comparison, pair, columns));
         matched++;

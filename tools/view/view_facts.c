@@ -167,46 +167,6 @@ bool view_run_refresh(struct view_call *call) {
     return whole;
 }
 
-// Sets what the supervisor's reports say.
-static void view_progress_reported(const struct view_live *live, struct view_progress *progress) {
-    struct run_summary run;
-    run_status_summary(live->run_status, clock_monotonic(), &run);
-    if (!run.source) return;
-    if (run.trains) progress->step = (double)run.source->step;
-    progress->done = (double)run.settled;
-    progress->total = (double)run.source->total;
-    progress->rate = run.rate;
-    progress->left = run.left >= 0 ? run.left : NAN;
-    progress->in_flight = (double)run.source->held;
-    progress->reissued = (double)run.source->reissued;
-    progress->quarantined = (double)run.source->run_quarantined;
-}
-
-// Sets what the files of a run say that nobody reports on.
-static void view_progress_counted(const struct view_facts *facts, const struct pipeline *pipeline,
-                                  struct view_progress *progress) {
-    const struct run_counters *counters = &progress->counters;
-    const struct metric_table *metrics = &facts->metrics;
-    const struct ledger *ledger = facts->ledger;
-    if (pipeline_optim(pipeline))
-        progress->step = metrics->count ? (double)metrics->steps[metrics->count - 1] : counters->step;
-    progress->reissued = counters->reissued;
-    progress->done = counters->done + counters->quarantined + counters->unused;
-    progress->in_flight = counters->in_flight;
-    progress->quarantined = counters->quarantined;
-    progress->total = progress->done + counters->in_flight + counters->unissued;
-    if (ledger) { // which is not as old
-        const int64_t *counts = ledger->counts;
-        progress->quarantined = (double)counts[LEDGER_QUARANTINED];
-        progress->in_flight = (double)counts[LEDGER_IN_FLIGHT];
-        progress->done = (double)(counts[LEDGER_TRAINED] + counts[LEDGER_QUARANTINED] + counts[LEDGER_UNUSED]);
-    }
-    const bool settled = progress->done >= progress->total; // not if one of them is unknown
-    progress->state = settled || facts->events.done ? "finished" : "not active";
-    const double seconds = progress->end - progress->start;
-    if (seconds > 0) progress->rate = progress->done / seconds;
-}
-
 void view_run_progress(struct view_call *call, struct view_progress *out) {
     struct view_facts *facts = view_run_facts(call);
     const struct run_events *events = &facts->events;
@@ -227,12 +187,41 @@ void view_run_progress(struct view_call *call, struct view_progress *out) {
         out->end = fmax(out->end, block->last_settled);
     }
     if (view_live_answers(call)) {
+        struct run_summary run;
+        run_status_summary(call->view->live->run_status, clock_monotonic(), &run);
         out->state = "running";
-        view_progress_reported(call->view->live, out);
+        if (!run.source) return;
+        if (run.trains) out->step = (double)run.source->step;
+        out->done = (double)run.settled;
+        out->total = (double)run.source->total;
+        out->rate = run.rate;
+        out->left = run.left >= 0 ? run.left : NAN;
+        out->in_flight = (double)run.source->held;
+        out->reissued = (double)run.source->reissued;
+        out->quarantined = (double)run.source->run_quarantined;
         return;
     }
+    // What the files of a run say that nobody reports on.
+    const struct run_counters *counters = &out->counters;
+    const struct metric_table *metrics = &facts->metrics;
     if (run_counters_read(&out->counters, pipeline) != OK) run_counters_parse(&out->counters, "");
-    view_progress_counted(facts, pipeline, out);
+    if (pipeline_optim(pipeline))
+        out->step = metrics->count ? (double)metrics->steps[metrics->count - 1] : counters->step;
+    out->reissued = counters->reissued;
+    out->done = counters->done + counters->quarantined + counters->unused;
+    out->in_flight = counters->in_flight;
+    out->quarantined = counters->quarantined;
+    out->total = out->done + counters->in_flight + counters->unissued;
+    if (facts->ledger) { // which is not as old
+        const int64_t *counts = facts->ledger->counts;
+        out->quarantined = (double)counts[LEDGER_QUARANTINED];
+        out->in_flight = (double)counts[LEDGER_IN_FLIGHT];
+        out->done = (double)(counts[LEDGER_TRAINED] + counts[LEDGER_QUARANTINED] + counts[LEDGER_UNUSED]);
+    }
+    const bool settled = out->done >= out->total; // not if one of them is unknown
+    out->state = settled || events->done ? "finished" : "not active";
+    const double seconds = out->end - out->start;
+    if (seconds > 0) out->rate = out->done / seconds;
 }
 
 void view_run_progress_release(struct view_progress *progress) {

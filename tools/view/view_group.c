@@ -50,20 +50,7 @@ void view_group_close(struct view *view) {
 
 // ---- view_frames ----
 
-// *store = the store of a directory, which stays open.
-static status view_frames_open(struct view *view, const char *directory, struct frame_store **store) {
-    struct view_opened *opened = view_group_opened(view);
-    for (size_t i = 0; i < opened->frames_count; i++) {
-        *store = opened->frames[i].store;
-        if (!strcmp(opened->frames[i].directory, directory)) return OK;
-    }
-    TRY(frame_store_open(store, directory, 0, true));
-    GROW(&opened->frames, opened->frames_count);
-    opened->frames[opened->frames_count++] = (struct view_frames){directory, *store};
-    return OK;
-}
-
-// Maps the frames of a key from the first store that has them.
+// Maps the frames of a key from the first store that has them. The stores stay open.
 static status view_frames_find(struct view *view, const char *key, struct frames_view *frames, bool *found) {
     struct view_opened *opened = view_group_opened(view);
     const double now = clock_monotonic();
@@ -80,9 +67,16 @@ static status view_frames_find(struct view *view, const char *key, struct frames
     for (size_t i = 0; i < view->source_count; i++) {
         const struct string_list *directories = &view->sources[i].frames;
         for (size_t k = 0; k < directories->count && !*found; k++) {
-            struct frame_store *store;
-            TRY(view_frames_open(view, directories->data[k], &store));
-            TRY(frame_store_get(store, key, frames, found));
+            const char *directory = directories->data[k];
+            size_t at = 0;
+            while (at < opened->frames_count && strcmp(opened->frames[at].directory, directory) != 0) at++;
+            if (at == opened->frames_count) {
+                struct frame_store *store;
+                TRY(frame_store_open(&store, directory, 0, true));
+                GROW(&opened->frames, at);
+                opened->frames[opened->frames_count++] = (struct view_frames){directory, store};
+            }
+            TRY(frame_store_get(opened->frames[at].store, key, frames, found));
         }
         if (*found) break;
     }
@@ -96,23 +90,20 @@ static bool view_frames_is_key(struct string key) {
 
 // ---- view_texts ----
 
-// Opens the tokenizer of the model that a run's rollout has.
-static status view_texts_open(const struct view_source *source, struct tokenizer **out) {
-    static const char unknown[] = "the model is not known, only that of a run is";
-    const char *model = NULL;
-    if (!source->pipeline) return fail(DATAERR, "%s", unknown);
-    const struct pipeline_stage *rollout = pipeline_find_stage(source->pipeline, "rollout");
-    if (rollout) model = pipeline_value(rollout, "model");
-    const struct key *key = model ? NULL : key_list_find(&source->pipeline->keys, "model");
-    if (key) model = key->value;
-    if (!model) return fail(DATAERR, "the pipeline names no model");
-    return tokenizer_open(out, model);
-}
-
 const struct tokenizer *view_group_tokenizer(struct view *view, const struct view_source *source, const char **why) {
     struct view_texts *texts = &view_group_opened(view)->texts[source - view->sources];
-    if (!texts->tried && view_texts_open(source, &texts->tokenizer) != OK)
-        texts->why = arena_printf(&view->arena, "The texts of the tokens cannot be told: %s.", fail_text());
+    const struct pipeline *pipeline = source->pipeline;
+    const char *model = NULL, *wrong = "the model is not known, only that of a run is";
+    if (!texts->tried && pipeline) { // the model that the run's rollout has
+        const struct pipeline_stage *rollout = pipeline_find_stage(pipeline, "rollout");
+        if (rollout) model = pipeline_value(rollout, "model");
+        const struct key *key = model ? NULL : key_list_find(&pipeline->keys, "model");
+        if (key) model = key->value;
+        wrong = model ? NULL : "the pipeline names no model";
+        if (model && tokenizer_open(&texts->tokenizer, model) != OK) wrong = fail_text();
+    }
+    if (!texts->tried && wrong)
+        texts->why = arena_printf(&view->arena, "The texts of the tokens cannot be told: %s.", wrong);
     texts->tried = true;
     *why = texts->why;
     return texts->tokenizer;
@@ -145,23 +136,6 @@ static status view_group_print_place(struct view_groups *groups, size_t index, s
     TRY(view_group_print_id(groups, before, out));
     buf_puts(out, ", \"next\": ");
     return view_group_print_id(groups, after < groups->count ? after : SIZE_MAX, out);
-}
-
-// Appends the JSON form without what is long and not shown.
-static void view_group_print_form(const struct group *group, struct buf *out) {
-    struct group shown = *group;
-    struct completion *completions = NULL;
-    shown.prompt_tokens = (struct int_array){0};
-    if (group->completions) {
-        NEW(&completions, group->completion_count);
-        for (size_t i = 0; i < group->completion_count; i++) {
-            completions[i] = group->completions[i];
-            completions[i].tokens = completions[i].versions = (struct int_array){0};
-        }
-        shown.completions = completions;
-    }
-    group_to_json(&shown, out);
-    free(completions);
 }
 
 // Appends where the tokens' texts end, and which tokens have none.
@@ -298,7 +272,18 @@ status view_group_show(struct view_call *call) {
     if (!group) return fail(END, "no group has the id '%.60s'", call->rest);
     TRY_TO(result, done, view_group_print_place(groups, index, out));
     buf_puts(out, ", \"group\": ");
-    view_group_print_form(group, out);
+    // The JSON form without what is long and not shown.
+    struct group shown = *group;
+    struct completion *completions;
+    NEW(&completions, group->completion_count);
+    for (size_t i = 0; i < group->completion_count; i++) {
+        completions[i] = group->completions[i];
+        completions[i].tokens = completions[i].versions = (struct int_array){0};
+    }
+    shown.prompt_tokens = (struct int_array){0};
+    if (group->completion_count) shown.completions = completions;
+    group_to_json(&shown, out);
+    free(completions);
     buf_puts(out, ", \"prompt_tokens\": ");
     view_print(out, group->prompt_tokens.data ? (double)group->prompt_tokens.count : NAN);
     buf_puts(out, ", \"lengths\": [");

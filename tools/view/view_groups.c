@@ -62,31 +62,6 @@ static status view_groups_visit(void *context, const struct group *group) {
     return OK;
 }
 
-// Reads a file of groups, a line each.
-static status view_groups_read_file(struct view_groups *groups, const char *path) {
-    struct view_file *file = groups->file;
-    TRY(file_map_open(&file->map, path));
-    const char *text = file->map.data;
-    for (size_t at = 0, line = 1, end; at < file->map.size; at = end + 1, line++) {
-        const char *newline = memchr(text + at, '\n', file->map.size - at);
-        struct group_summary summary;
-        struct group *group;
-        end = newline ? (size_t)(newline - text) : file->map.size;
-        if (end == at) continue;
-        const status result = group_from_json(&group, text + at, end - at);
-        if (result != OK) return fail_prefix(result, "%s: line %zu", path, line);
-        group_summary_make(group, &summary);
-        group_free(&group);
-        const size_t index = file->count++;
-        GROW(&file->begins, index);
-        GROW(&file->ends, index);
-        file->begins[index] = at;
-        file->ends[index] = end;
-        view_groups_add(groups, (int64_t)index, &summary);
-    }
-    return OK;
-}
-
 // Opens the store of a source that has none yet. A run that has just begun may not have one, and on several machines
 // there are several: that of the last stage's machine has the whole groups.
 static status view_groups_open_store(struct view_groups *groups) {
@@ -120,14 +95,34 @@ static status view_groups_open_store(struct view_groups *groups) {
 status view_groups_open(struct view_source *source) {
     struct view_groups *groups = &source->groups;
     groups->path = source->path;
-    if (source->kind == VIEW_FILE) {
-        NEW(&groups->file, 1);
-        return view_groups_read_file(groups, source->path);
+    if (source->kind != VIEW_FILE) {
+        TRY(view_groups_open_store(groups));
+        if (!groups->store && source->kind == VIEW_STORE)
+            return fail(DATAERR, "%s: no groups.lmdb: this is neither a run nor a store", source->path);
+        return view_groups_refresh(groups);
     }
-    TRY(view_groups_open_store(groups));
-    if (!groups->store && source->kind == VIEW_STORE)
-        return fail(DATAERR, "%s: no groups.lmdb: this is neither a run nor a store", source->path);
-    return view_groups_refresh(groups);
+    NEW(&groups->file, 1); // a line for each group
+    struct view_file *file = groups->file;
+    TRY(file_map_open(&file->map, source->path));
+    const char *text = file->map.data;
+    for (size_t at = 0, line = 1, end; at < file->map.size; at = end + 1, line++) {
+        const char *newline = memchr(text + at, '\n', file->map.size - at);
+        struct group_summary summary;
+        struct group *group;
+        end = newline ? (size_t)(newline - text) : file->map.size;
+        if (end == at) continue;
+        const status result = group_from_json(&group, text + at, end - at);
+        if (result != OK) return fail_prefix(result, "%s: line %zu", source->path, line);
+        group_summary_make(group, &summary);
+        group_free(&group);
+        const size_t index = file->count++;
+        GROW(&file->begins, index);
+        GROW(&file->ends, index);
+        file->begins[index] = at;
+        file->ends[index] = end;
+        view_groups_add(groups, (int64_t)index, &summary);
+    }
+    return OK;
 }
 
 void view_groups_close(struct view_groups *groups) {
@@ -306,15 +301,23 @@ static void view_sort_keep(struct view_sort *sort, struct view_key *heap, size_t
     heap[at] = *key;
 }
 
-// Reads by what so many groups are sorted.
-static status view_sort_parse(struct view_sort *out, const char *text, int64_t groups) {
+// Reads which rows are wanted: limit, steps=FIRST-LAST and sort.
+static status view_groups_read_order(struct view_call *call, int64_t *limit, int64_t steps[2], struct view_sort *out) {
+    const char *range = view_argument(call, "steps"), *text = view_argument(call, "sort");
+    long long first = INT64_MIN, last = INT64_MAX;
+    int end = 0;
+    TRY(view_int_argument(call, "limit", 0, MAX_ROWS, MAX_ROWS, limit));
+    if (range && (sscanf(range, "%18lld-%18lld%n", &first, &last, &end) != 2 || range[end]))
+        return fail(USAGE, "steps: not FIRST-LAST");
+    steps[0] = first;
+    steps[1] = last;
     *out = (struct view_sort){.figure = FIGURE_NUMBER};
     if (!text) return OK;
     out->descending = *text == '-';
     const char *name = text + out->descending;
     if (!strcmp(name, "id") || !strcmp(name, "sample")) {
         out->figure = *name == 'i' ? SORT_ID : SORT_SAMPLE;
-        if (groups <= MOST_STRINGS) return OK;
+        if (call->source->groups.total <= MOST_STRINGS) return OK;
         return fail(USAGE, "sort: more than %d groups cannot be sorted by texts", MOST_STRINGS);
     }
     for (out->figure = 0; out->figure < VIEW_FIGURES; out->figure++)
@@ -339,20 +342,6 @@ static status view_sort_key(const struct view_sort *sort, struct view_source *so
         out->text = (struct string){arena_strndup(arena, text.data, text.size), text.size};
     buf_release(&bytes);
     return result;
-}
-
-// Reads steps=FIRST-LAST.
-static status view_groups_parse_steps(const char *text, int64_t steps[2]) {
-    long long first, last;
-    int end = 0;
-    steps[0] = INT64_MIN;
-    steps[1] = INT64_MAX;
-    if (!text) return OK;
-    if (sscanf(text, "%18lld-%18lld%n", &first, &last, &end) != 2 || text[end])
-        return fail(USAGE, "steps: not FIRST-LAST");
-    steps[0] = first;
-    steps[1] = last;
-    return OK;
 }
 
 // Appends the rows at keys[0..count) as columns. A group that was removed meanwhile has a row without texts.
@@ -436,9 +425,7 @@ status view_groups_list(struct view_call *call) {
     bool cursor, there;
     const char *after = view_argument(call, "after");
     status result;
-    TRY_TO(result, done, view_int_argument(call, "limit", 0, MAX_ROWS, MAX_ROWS, &limit));
-    TRY_TO(result, done, view_groups_parse_steps(view_argument(call, "steps"), steps));
-    TRY_TO(result, done, view_sort_parse(&sort, view_argument(call, "sort"), groups->total));
+    TRY_TO(result, done, view_groups_read_order(call, &limit, steps, &sort));
     TRY_TO(result, done, view_search_of(call, &search, &found));
     const bool exact = !search || (search->low == 0 && search->high == groups->count);
     // While a search goes on, its rows come as they are found.
@@ -495,30 +482,6 @@ done:
 
 // ---- groups that tell something ----
 
-// What the overview asks to look at, in its order.
-static bool view_groups_tells(const struct group_summary *summary, int what) {
-    const int count = summary->completions, right = summary->right;
-    if (isnan(summary->accuracy) || !count) return false;
-    switch (what) {
-    case 0:
-        return !right;
-    case 1:
-        return right && right < count;
-    case 2:
-        return !isnan(summary->bonus) && right > summary->with_bonus;
-    case 3:
-        return summary->uncounted > 0;
-    case 4:
-        return summary->well_formed < count;
-    case 5:
-        return summary->contradicting > 0;
-    case 6:
-        return summary->truncated > 0;
-    default:
-        return true;
-    }
-}
-
 status view_groups_telling(struct view_call *call, size_t most, size_t *indexes, size_t *count) {
     enum { KINDS = 8 };
     struct view_source *source = call->source;
@@ -541,8 +504,18 @@ status view_groups_telling(struct view_call *call, size_t most, size_t *indexes,
             bool fits = false;
             while (at[kind] && !fits) {
                 const size_t i = --at[kind];
-                fits = !taken[i] && view_search_counts(source, search, i, steps) &&
-                       view_groups_tells(&groups->list[i].summary, kind);
+                const struct group_summary *summary = &groups->list[i].summary;
+                const int all = summary->completions, right = summary->right;
+                // What the overview asks to look at, in its order.
+                const bool tells[KINDS] = {!right,
+                                           right && right < all,
+                                           !isnan(summary->bonus) && right > summary->with_bonus,
+                                           summary->uncounted > 0,
+                                           summary->well_formed<all, summary->contradicting> 0,
+                                           summary->truncated > 0,
+                                           true};
+                fits = !taken[i] && view_search_counts(source, search, i, steps) && !isnan(summary->accuracy) && all &&
+                       tells[kind];
             }
             if (!fits) continue;
             taken[at[kind]] = true;

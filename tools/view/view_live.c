@@ -32,17 +32,6 @@ static void view_live_disconnect(struct view_live *live) {
     live->open = live->answers = false;
 }
 
-// Whether two pipelines have the same replicas.
-static bool view_live_same_replicas(const struct pipeline *a, const struct pipeline *b) {
-    struct view_replica one = {.pipeline = a}, other = {.pipeline = b};
-    bool more;
-    do {
-        more = view_replica_next(&one);
-        if (more != view_replica_next(&other) || strcmp(one.name, other.name) != 0) return false;
-    } while (more);
-    return true;
-}
-
 // Reads RUN/pipeline.yaml again if the run was started with other settings since.
 static void view_live_read_settings(struct view *view) {
     struct view_live *live = view->live;
@@ -58,8 +47,14 @@ static void view_live_read_settings(struct view *view) {
         live->settings_seen = true;
         live->settings_inode = (uint64_t)info.st_ino;
         if (pipeline_read(&pipeline, path, true, &set, 1, &diagnostics) == OK) {
-            if (!view_live_same_replicas(live->pipeline ? live->pipeline : source->pipeline, pipeline))
-                view_live_forget(live);
+            struct view_replica then = {.pipeline = live->pipeline ? live->pipeline : source->pipeline},
+                                now = {.pipeline = pipeline};
+            bool more, same;
+            do {
+                more = view_replica_next(&then);
+                same = more == view_replica_next(&now) && !strcmp(then.name, now.name);
+            } while (more && same);
+            if (!same) view_live_forget(live);
             view_live_disconnect(live); // it has the deployment of the earlier pipeline
             pipeline_free(&live->pipeline);
             live->pipeline = pipeline;
@@ -72,25 +67,6 @@ static void view_live_read_settings(struct view *view) {
 
 // Connects to the supervisor of this machine, which may not be there yet: the wire goes on trying. Without a reason in
 // live->why there was no run here to connect to.
-static status view_live_connect(struct view *view, int fd) {
-    struct view_live *live = view->live;
-    struct pipeline *pipeline = live->pipeline ? live->pipeline : view->sources[0].pipeline;
-    struct arena arena = {0};
-    int here;
-    status result = deployment_find_here(pipeline, NULL, &here);
-    const char *path = arena_printf(&arena, "%s/nodes/" SUPERVISOR_NAME "-%d", pipeline->run, here + 1);
-    // watcher_open would tell the terminal each time.
-    const bool started = result == OK && path_exists(path);
-    arena_release(&arena);
-    if (result != OK || !started) return result;
-    live->open = true;
-    TRY(watcher_open(&live->watcher, pipeline, NULL, NULL, "view"));
-    run_status_new(&live->run_status, &live->watcher.deployment);
-    TRY(watcher_connect(&live->watcher, live->watcher.deployment.here, NULL));
-    if (fd >= 0) wire_add_fd(live->watcher.wire, fd); // -1: there is nothing else to wait for
-    return OK;
-}
-
 static void view_live_try(struct view *view, int fd) {
     struct view_live *live = view->live;
     const double now = clock_monotonic();
@@ -98,7 +74,21 @@ static void view_live_try(struct view *view, int fd) {
     live->next_try = now + view_live_pause;
     view_live_read_settings(view);
     if (live->open) return;
-    const status result = view_live_connect(view, fd);
+    struct pipeline *pipeline = live->pipeline ? live->pipeline : view->sources[0].pipeline;
+    struct arena arena = {0};
+    int here;
+    status result = deployment_find_here(pipeline, NULL, &here);
+    const char *path = arena_printf(&arena, "%s/nodes/" SUPERVISOR_NAME "-%d", pipeline->run, here + 1);
+    // watcher_open would tell the terminal each time.
+    if (result == OK && path_exists(path)) {
+        live->open = true;
+        TRY_TO(result, done, watcher_open(&live->watcher, pipeline, NULL, NULL, "view"));
+        run_status_new(&live->run_status, &live->watcher.deployment);
+        TRY_TO(result, done, watcher_connect(&live->watcher, live->watcher.deployment.here, NULL));
+        if (fd >= 0) wire_add_fd(live->watcher.wire, fd); // -1: there is nothing else to wait for
+    }
+done:
+    arena_release(&arena);
     snprintf(live->why, sizeof live->why, "%s", result == OK ? "" : fail_text());
     if (result != OK) view_live_disconnect(live);
 }
@@ -236,63 +226,58 @@ static const struct {
     {"restarts", offsetof(struct view_live_row, restarts)},
 };
 
-// Sets a row to what the replica has reported.
-static void view_live_row_reported(struct view_live *live, size_t index, double now, struct view_live_row *row) {
-    struct replica_status replica;
-    run_status_replica(live->run_status, index, now, &replica);
-    const struct message_status *report = replica.report;
-    const bool has_group = replica.oldest_age >= 0 && report;
-    row->state = replica.state;
-    row->restarts = (double)replica.restarts;
-    row->slow = run_status_is_slow(live->run_status, index, now);
+// Sets row `index` to what its replica has reported or, if nobody reports on it, to what metrics.prom has of it: the
+// means of the whole time since its process started.
+static void view_live_row_set(struct view_call *call, const struct view_progress *progress,
+                              const struct view_replica *replica, size_t index, double now, struct view_live_row *row) {
+    const struct run_status *run_status = view_live_answers(call) ? call->view->live->run_status : NULL;
+    if (!run_status || index >= run_status_count(run_status)) {
+        const struct replica_counters *counters =
+            run_counters_find(&progress->counters, replica->stage->name, replica->number);
+        row->state = progress->state;
+        if (!counters) return;
+        row->rate = counters->up > 0 ? counters->done / counters->up : NAN;
+        row->busy = counters->up > 0 ? counters->busy / counters->up : NAN;
+        row->held = counters->held;
+        row->waiting = counters->waiting;
+        row->done = counters->done;
+        row->tokens_rate = counters->busy > 0 && counters->tokens > 0 ? counters->tokens / counters->busy : NAN;
+        row->typical = counters->worked > 0 ? counters->work_seconds / counters->worked : NAN;
+        row->restarts = counters->restarts;
+        return;
+    }
+    struct replica_status reported;
+    run_status_replica(run_status, index, now, &reported);
+    const struct message_status *report = reported.report;
+    const bool has_group = reported.oldest_age >= 0 && report;
+    row->state = reported.state;
+    row->restarts = (double)reported.restarts;
+    row->slow = run_status_is_slow(run_status, index, now);
     if (!report) return;
-    row->rate = replica.rate;
-    row->busy = replica.busy;
+    row->rate = reported.rate;
+    row->busy = reported.busy;
     row->held = (double)report->held;
     row->waiting = (double)report->waiting;
     row->done = (double)report->done;
-    row->tokens_rate = replica.tokens_rate > 0 ? replica.tokens_rate : NAN;
-    row->typical = replica.typical >= 0 ? replica.typical : NAN;
+    row->tokens_rate = reported.tokens_rate > 0 ? reported.tokens_rate : NAN;
+    row->typical = reported.typical >= 0 ? reported.typical : NAN;
     row->oldest_seq = has_group ? (double)report->oldest_seq : NAN;
-    row->oldest_age = has_group ? replica.oldest_age : NAN;
-}
-
-// Sets a row to what metrics.prom has of the replica: the means of the whole time since its process started.
-static void view_live_row_counted(const struct view_progress *progress, const struct view_replica *replica,
-                                  struct view_live_row *row) {
-    const struct replica_counters *counters =
-        run_counters_find(&progress->counters, replica->stage->name, replica->number);
-    row->state = progress->state;
-    if (!counters) return;
-    row->rate = counters->up > 0 ? counters->done / counters->up : NAN;
-    row->busy = counters->up > 0 ? counters->busy / counters->up : NAN;
-    row->held = counters->held;
-    row->waiting = counters->waiting;
-    row->done = counters->done;
-    row->tokens_rate = counters->busy > 0 && counters->tokens > 0 ? counters->tokens / counters->busy : NAN;
-    row->typical = counters->worked > 0 ? counters->work_seconds / counters->worked : NAN;
-    row->restarts = counters->restarts;
+    row->oldest_age = has_group ? reported.oldest_age : NAN;
 }
 
 static void view_live_print_replicas(struct view_call *call, const struct view_progress *progress) {
-    struct view_live *live = view_live_get(call->view);
     struct buf *out = &call->out;
     struct view_replica replica = {.pipeline = view_run_pipeline(call)};
     struct view_live_row *rows = NULL;
     struct arena arena = {0};
     size_t count = 0;
     const double now = clock_monotonic();
-    const bool reported = view_live_answers(call);
     while (view_replica_next(&replica)) {
         GROW(&rows, count);
         struct view_live_row *row = &rows[count];
         *row = (struct view_live_row){NULL, NULL, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, false};
         row->name = arena_strndup(&arena, replica.name, strlen(replica.name));
-        if (reported && count < run_status_count(live->run_status))
-            view_live_row_reported(live, count, now, row);
-        else
-            view_live_row_counted(progress, &replica, row);
-        count++;
+        view_live_row_set(call, progress, &replica, count++, now, row);
     }
     buf_puts(out, "\"replicas\": {\"name\": [");
     for (size_t i = 0; i < count; i++) {
@@ -343,22 +328,10 @@ static void view_live_print_history(struct view_call *call, int64_t after) {
     buf_puts(out, "]}");
 }
 
-// Returns the last step of metrics.jsonl that was trained at a time, NaN if there is none.
-static double view_live_step_at(const struct metric_table *metrics, double time) {
-    const double *times = metric_table_find(metrics, "time");
-    size_t low = 0, high = times ? metrics->count : 0;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (times[middle] <= time)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low ? (double)metrics->steps[low - 1] : NAN;
-}
-
 static void view_live_print_events(struct view_call *call, int64_t after) {
     const struct view_facts *facts = view_run_facts(call);
+    const struct metric_table *metrics = &facts->metrics;
+    const double *times = metric_table_find(metrics, "time");
     struct buf *out = &call->out;
     bool first = true;
     buf_puts(out, "\"events\": [");
@@ -374,8 +347,16 @@ static void view_live_print_events(struct view_call *call, int64_t after) {
         view_print_text(out, event->kind);
         buf_puts(out, ", \"text\": ");
         view_print_text(out, event->text);
+        size_t low = 0; // the last step that was trained then is before
+        for (size_t high = times ? metrics->count : 0; low < high;) {
+            const size_t middle = low + (high - low) / 2;
+            if (times[middle] <= event->time)
+                low = middle + 1;
+            else
+                high = middle;
+        }
         buf_puts(out, ", \"step\": ");
-        view_print(out, view_live_step_at(&facts->metrics, event->time));
+        view_print(out, low ? (double)metrics->steps[low - 1] : NAN);
         buf_puts(out, "}");
     }
     buf_puts(out, "]");

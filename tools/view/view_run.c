@@ -17,16 +17,18 @@
 
 // ---- about ----
 
-// What the groups of a source have.
+// What the groups of a source have, and its models.
 struct view_found {
     unsigned has;                                               // enum view_has
     bool judge, probability, named, reference_logprobs, frames; // of a few groups that were looked at
+    bool tokenizer;                                             // the texts of the tokens can be told
     int64_t first_step, last_step;
 };
 
 // Asks all blocks, and looks at a few groups for what these do not tell.
-static void view_run_find(struct view_groups *groups, struct view_found *found) {
+static void view_run_find(struct view_groups *groups, const struct pipeline *pipeline, struct view_found *found) {
     enum { GROUPS = 4 };
+    static const enum stage_id stages[] = {STAGE_ROLLOUT, STAGE_REFSCORE, STAGE_OPTIM};
     *found = (struct view_found){.first_step = INT64_MAX, .last_step = -1};
     for (size_t b = 0; b < view_block_count(groups); b++) {
         const struct view_block *block = view_block_at(groups, b);
@@ -49,20 +51,13 @@ static void view_run_find(struct view_groups *groups, struct view_found *found) 
         found->frames |= group->media_count > 0;
         group_free(&group);
     }
-}
-
-// Appends the first words of RUN/pipeline.yaml: which program has written it.
-static void view_run_print_version(const struct pipeline *pipeline, struct buf *out) {
-    struct arena arena = {0};
-    char line[128] = "";
-    FILE *file = pipeline ? fopen(path_join(&arena, pipeline->run, "pipeline.yaml"), "re") : NULL;
-    if (file && !fgets(line, sizeof line, file)) *line = 0;
-    if (file) fclose(file);
-    line[strcspn(line, ",\n")] = 0;
-    buf_puts(out, "\"version\": ");
-    view_print_text(out, !strncmp(line, "# caravan ", strlen("# caravan ")) ? line + 2 : NULL);
-    buf_puts(out, ", ");
-    arena_release(&arena);
+    for (size_t i = 0; pipeline && !found->tokenizer && i < sizeof stages / sizeof *stages; i++) {
+        struct arena arena = {0};
+        const struct pipeline_stage *stage = pipeline_find_stage(pipeline, stage_kinds[stages[i]].name);
+        const char *model = stage ? pipeline_value(stage, "model") : NULL;
+        found->tokenizer = model && !access(path_join(&arena, model, "tokenizer.json"), R_OK);
+        arena_release(&arena);
+    }
 }
 
 static void view_run_print_stages(const struct pipeline *pipeline, struct buf *out) {
@@ -85,20 +80,6 @@ static void view_run_print_stages(const struct pipeline *pipeline, struct buf *o
         buf_puts(out, "}");
     }
     buf_puts(out, stage ? "]}]" : "]");
-}
-
-// Whether the texts of a run's tokens can be told.
-static bool view_run_has_tokenizer(const struct pipeline *pipeline) {
-    static const enum stage_id stages[] = {STAGE_ROLLOUT, STAGE_REFSCORE, STAGE_OPTIM};
-    bool found = false;
-    for (size_t i = 0; pipeline && !found && i < sizeof stages / sizeof *stages; i++) {
-        struct arena arena = {0};
-        const struct pipeline_stage *stage = pipeline_find_stage(pipeline, stage_kinds[stages[i]].name);
-        const char *model = stage ? pipeline_value(stage, "model") : NULL;
-        found = model && !access(path_join(&arena, model, "tokenizer.json"), R_OK);
-        arena_release(&arena);
-    }
-    return found;
 }
 
 // Appends a sentence for the foot of the page.
@@ -130,10 +111,20 @@ static void view_run_print_notes(struct view_call *call, struct buf *out) {
     arena_release(&arena);
 }
 
-// Appends what is a number.
+// Appends which program has written RUN/pipeline.yaml, which its first words say, and what is a number.
 static void view_run_print_numbers(struct view_call *call, const struct view_progress *progress,
                                    const struct view_found *found) {
     const struct pipeline *pipeline = view_run_pipeline(call);
+    struct arena arena = {0};
+    char line[128] = "";
+    FILE *file = pipeline ? fopen(path_join(&arena, pipeline->run, "pipeline.yaml"), "re") : NULL;
+    if (file && !fgets(line, sizeof line, file)) *line = 0;
+    if (file) fclose(file);
+    line[strcspn(line, ",\n")] = 0;
+    arena_release(&arena);
+    buf_puts(&call->out, "\"version\": ");
+    view_print_text(&call->out, !strncmp(line, "# caravan ", strlen("# caravan ")) ? line + 2 : NULL);
+    buf_puts(&call->out, ", ");
     const struct pipeline_stage *stage = pipeline ? &pipeline->stages[0] : NULL;
     const bool known = stage && stage->kind == &stage_kinds[STAGE_SOURCE], trains = known && pipeline_optim(pipeline);
     const struct source_options *source = known ? pipeline_options(stage) : NULL;
@@ -171,7 +162,7 @@ status view_run_about(struct view_call *call) {
     struct view_found found;
     if (!view_run_refresh(call)) return OK;
     const struct pipeline *pipeline = view_run_pipeline(call);
-    view_run_find(&call->source->groups, &found);
+    view_run_find(&call->source->groups, pipeline, &found);
     view_run_progress(call, &progress);
     const struct view_facts *facts = view_run_facts(call);
     const struct pipeline_stage *reward =
@@ -199,7 +190,7 @@ status view_run_about(struct view_call *call) {
         {"reference_logprobs", found.reference_logprobs},
         {"logprobs", found.has & HAS_LOGPROBS},
         {"frames", found.frames && source->frames.count > 0},
-        {"tokenizer", view_run_has_tokenizer(pipeline)},
+        {"tokenizer", found.tokenizer},
         {"rows", found.has & HAS_TIMES},
         {"events", facts->events.found},
     };
@@ -209,7 +200,6 @@ status view_run_about(struct view_call *call) {
         view_print_text(out, texts[i][1]);
         buf_puts(out, ", ");
     }
-    view_run_print_version(pipeline, out);
     view_run_print_numbers(call, &progress, &found);
     buf_puts(out, "\"others\": [");
     for (size_t i = 0, count = 0; i < call->view->source_count; i++) {
@@ -236,29 +226,6 @@ status view_run_about(struct view_call *call) {
 
 // ---- metrics ----
 
-// Sets likelihoods[row] to the mean over the groups of a step.
-static void view_metrics_likelihood(struct view_groups *groups, const struct metric_table *metrics,
-                                    double *likelihoods) {
-    size_t *counts;
-    NEW(&counts, metrics->count);
-    for (size_t i = 0; i < metrics->count; i++) likelihoods[i] = 0;
-    for (size_t b = 0; b < view_block_count(groups) && metrics->count; b++) {
-        const struct view_block *block = view_block_at(groups, b);
-        for (size_t i = 0; i < block->step_count; i++) {
-            const struct view_block_step *at = &block->steps[i];
-            if (at->step < metrics->steps[0]) continue;
-            // Steps without a gap are found at once.
-            size_t row = (size_t)(at->step - metrics->steps[0]);
-            if (row >= metrics->count || metrics->steps[row] != at->step) row = metric_table_row(metrics, at->step);
-            if (row >= metrics->count || metrics->steps[row] != at->step) continue;
-            likelihoods[row] += at->likelihood;
-            counts[row] += at->count;
-        }
-    }
-    for (size_t i = 0; i < metrics->count; i++) likelihoods[i] = counts[i] ? likelihoods[i] / (double)counts[i] : NAN;
-    free(counts);
-}
-
 status view_run_metrics(struct view_call *call) {
     enum { MORE = 3, POINTS = 400, MOST_POINTS = 2000 };
     static const int64_t last = (int64_t)1 << 53;
@@ -282,7 +249,25 @@ status view_run_metrics(struct view_call *call) {
         const bool resumed = start < facts->events.start_count && facts->events.starts[start] <= times[i];
         if (seconds > 0 && !resumed) more[0].values[i] = groups[i] / seconds;
     }
-    view_metrics_likelihood(&call->source->groups, metrics, more[1].values);
+    // The likelihood is the mean over the groups of a step.
+    double *likelihoods = more[1].values;
+    size_t *counts;
+    NEW(&counts, metrics->count);
+    for (size_t b = 0; b < view_block_count(&call->source->groups) && metrics->count; b++) {
+        const struct view_block *block = view_block_at(&call->source->groups, b);
+        for (size_t i = 0; i < block->step_count; i++) {
+            const struct view_block_step *at = &block->steps[i];
+            if (at->step < metrics->steps[0]) continue;
+            // Steps without a gap are found at once.
+            size_t row = (size_t)(at->step - metrics->steps[0]);
+            if (row >= metrics->count || metrics->steps[row] != at->step) row = metric_table_row(metrics, at->step);
+            if (row >= metrics->count || metrics->steps[row] != at->step) continue;
+            likelihoods[row] += at->likelihood;
+            counts[row] += at->count;
+        }
+    }
+    for (size_t i = 0; i < metrics->count; i++) likelihoods[i] = counts[i] ? likelihoods[i] / (double)counts[i] : NAN;
+    free(counts);
     for (size_t i = 0; i < metrics->count; i++) more[2].values[i] = correct && wrong ? correct[i] + wrong[i] : NAN;
     metric_table_print(metrics, from, to, (size_t)points, more, MORE, &call->out);
     for (int i = 0; i < MORE; i++) free(more[i].values);

@@ -184,16 +184,6 @@ static status view_reader_either(struct view_reader *in, struct view_part **out)
     return OK;
 }
 
-// Reads a `where` that is not empty. *column: where it is wrong.
-static status view_search_parse(struct view_search *search, const char *where, int64_t *column) {
-    struct view_reader in = {.search = search, .text = where, .at = where};
-    status result = view_reader_either(&in, &search->root);
-    in.at += strspn(in.at, " ");
-    if (result == OK && *in.at) result = fail(USAGE, "expected and, or or the end, not '%.40s'", in.at);
-    *column = in.at - where;
-    return result;
-}
-
 // Whether a part holds for a completion of the group at an index; `group` may be NULL if no part is about a field.
 static bool view_part_holds(struct view_part *part, const struct view_source *source, size_t index,
                             const struct group *group, size_t completion) {
@@ -305,9 +295,13 @@ status view_search_of(struct view_call *call, struct view_search **out, struct b
     }
     if (!search->where || strcmp(search->where, where) != 0 || strcmp(search->text, text) != 0) {
         view_search_release(search);
+        struct view_reader in = {.search = search, .text = where, .at = where};
         const bool given = where[strspn(where, " ")];
-        const status result = given ? view_search_parse(search, where, &call->column) : OK;
+        status result = given ? view_reader_either(&in, &search->root) : OK;
+        in.at += strspn(in.at, " ");
+        if (result == OK && given && *in.at) result = fail(USAGE, "expected and, or or the end, not '%.40s'", in.at);
         if (result != OK) {
+            call->column = in.at - where;
             view_search_release(search);
             return result;
         }

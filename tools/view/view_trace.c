@@ -55,7 +55,7 @@ struct view_trace {
     size_t first;       // the first one that may be in the span
     size_t count;       // groups of the source when it was asked
     size_t next;        // the first one whose row was not read yet
-    uint16_t *reach;    // of each group from `first` on, see view_trace_reach; NULL: all are read
+    uint16_t *reach;    // of each group from `first` on, see view_trace_choose_windows; NULL: all are read
     struct arena arena; // of the JSON of names and ids
     struct trace_group *groups;
     size_t group_count;
@@ -83,44 +83,8 @@ static bool view_trace_has(const struct view_trace *trace, const struct numbered
     return group->number >= 0 && group->summary.issued <= trace->to && group->summary.settled >= trace->from;
 }
 
-// Reads the span that a request asks for, within the times of the run.
-static status view_trace_read_span(struct view_call *call, struct view_trace *trace) {
-    struct view_groups *groups = &call->source->groups;
-    TRY(view_number_argument(call, "from", &trace->from));
-    TRY(view_number_argument(call, "to", &trace->to));
-    if (trace->from > trace->to) return fail(USAGE, "from is after to");
-    trace->start = trace->end = NAN;
-    for (size_t b = 0; b < view_block_count(groups); b++) {
-        const struct view_block *block = view_block_at(groups, b);
-        trace->start = fmin(trace->start, block->first_issued);
-        trace->end = fmax(trace->end, block->last_settled);
-    }
-    trace->from = isnan(trace->from) ? trace->start : fmin(fmax(trace->from, trace->start), trace->end);
-    trace->to = isnan(trace->to) ? trace->end : fmin(fmax(trace->to, trace->start), trace->end);
-    if (isnan(trace->start)) trace->from = trace->to = NAN;
-    // A range of groups, of which those outside the span are left out one by one.
-    trace->first = trace->count = groups->count;
-    for (size_t b = view_block_count(groups); b-- > 0;) {
-        const struct view_block *block = view_block_at(groups, b);
-        if (!(block->first_issued <= trace->to && block->last_settled >= trace->from)) continue;
-        if (trace->first == groups->count) trace->count = block->end;
-        trace->first = b * VIEW_BLOCK;
-    }
-    trace->next = trace->first;
-    return OK;
-}
-
 static double view_trace_width(const struct view_trace *trace) {
     return (trace->to - trace->from) / trace->pieces;
-}
-
-// Returns from how many steps of a window on it has the group: 0 if the group is under way where a piece begins.
-static uint16_t view_trace_reach(const struct view_trace *trace, const struct group_summary *summary) {
-    const double rate = trace->pieces / (trace->to - trace->from), place = (summary->issued - trace->from) * rate,
-                 last = (summary->settled - trace->from) * rate;
-    if (place <= 0 || place >= trace->pieces) return 0;
-    const int piece = (int)place;
-    return last >= piece + 1 ? 0 : (uint16_t)ceil((place - piece) * WINDOW_STEPS);
 }
 
 // Chooses the pieces of the span and the windows in them, so that at most MOST_READ groups are read: about as many of
@@ -144,12 +108,17 @@ static void view_trace_choose_windows(struct view_trace *trace, struct view_grou
     if (trace->pieces * at_once > MOST_READ / 2.0) trace->pieces = (int)(MOST_READ / 2.0 / at_once);
     if (trace->pieces < LEAST_PIECES) trace->pieces = LEAST_PIECES;
     NEW(&trace->reach, trace->count - trace->first);
-    for (;;) {
+    for (;;) { // a group's reach: from how many steps of a window on it has the group
         size_t counts[WINDOW_STEPS + 1] = {0}, sum;
         int steps = 0;
         for (size_t i = trace->first; i < trace->count; i++) {
             if (!view_trace_has(trace, &groups->list[i])) continue;
-            const uint16_t reach = view_trace_reach(trace, &groups->list[i].summary);
+            const struct group_summary *summary = &groups->list[i].summary;
+            const double rate = trace->pieces / seconds, place = (summary->issued - trace->from) * rate,
+                         last = (summary->settled - trace->from) * rate;
+            uint16_t reach = 0; // it is under way where a piece begins
+            if (place > 0 && place < trace->pieces && last < (int)place + 1)
+                reach = (uint16_t)ceil((place - (int)place) * WINDOW_STEPS);
             trace->reach[i - trace->first] = reach;
             counts[reach]++;
         }
@@ -239,8 +208,9 @@ done:
     return result;
 }
 
-// *out = what the call keeps of its span, of which the first call reads the bounds.
+// *out = what the call keeps of its span, of which the first call reads the bounds, within the times of the run.
 static status view_trace_open(struct view_call *call, struct view_trace **out) {
+    struct view_groups *groups = &call->source->groups;
     const struct pipeline *pipeline = call->source->pipeline;
     struct view_trace *trace = *out = call->work;
     if (trace) return OK;
@@ -249,7 +219,28 @@ static status view_trace_open(struct view_call *call, struct view_trace **out) {
     call->free_work = view_trace_free;
     for (size_t i = 0; pipeline && i < pipeline->stage_count; i++)
         (void)view_trace_stage(trace, string_of(pipeline->stages[i].name));
-    return view_trace_read_span(call, trace);
+    TRY(view_number_argument(call, "from", &trace->from));
+    TRY(view_number_argument(call, "to", &trace->to));
+    if (trace->from > trace->to) return fail(USAGE, "from is after to");
+    trace->start = trace->end = NAN;
+    for (size_t b = 0; b < view_block_count(groups); b++) {
+        const struct view_block *block = view_block_at(groups, b);
+        trace->start = fmin(trace->start, block->first_issued);
+        trace->end = fmax(trace->end, block->last_settled);
+    }
+    trace->from = isnan(trace->from) ? trace->start : fmin(fmax(trace->from, trace->start), trace->end);
+    trace->to = isnan(trace->to) ? trace->end : fmin(fmax(trace->to, trace->start), trace->end);
+    if (isnan(trace->start)) trace->from = trace->to = NAN;
+    // A range of groups, of which those outside the span are left out one by one.
+    trace->first = trace->count = groups->count;
+    for (size_t b = view_block_count(groups); b-- > 0;) {
+        const struct view_block *block = view_block_at(groups, b);
+        if (!(block->first_issued <= trace->to && block->last_settled >= trace->from)) continue;
+        if (trace->first == groups->count) trace->count = block->end;
+        trace->first = b * VIEW_BLOCK;
+    }
+    trace->next = trace->first;
+    return OK;
 }
 
 // ---- figures ----
@@ -268,20 +259,6 @@ static void view_trace_sort(struct view_trace *trace) {
 static int view_trace_compare_numbers(const void *a, const void *b) {
     const double one = *(const double *)a, two = *(const double *)b;
     return (one > two) - (one < two);
-}
-
-// Adds the seconds [from, to) to those during which a stage had a group, piece by piece.
-static void view_trace_add_busy(const struct view_trace *trace, double from, double to, double *seconds) {
-    const double width = view_trace_width(trace);
-    if (from < trace->from) from = trace->from;
-    if (to > trace->to) to = trace->to;
-    if (!(from < to)) return;
-    int piece = (int)((from - trace->from) / width);
-    for (; piece < trace->pieces && trace->from + piece * width < to; piece++) {
-        const double begin = trace->from + piece * width, end = begin + trace->window * width;
-        const double first = fmax(begin, from), last = fmin(end, to);
-        if (first < last) seconds[piece] += last - first;
-    }
 }
 
 // Appends a time to the microsecond.
@@ -310,7 +287,13 @@ static void view_trace_print_busy(struct view_trace *trace, double busy[MOST_STA
         memset(seconds, 0, MOST_PIECES * sizeof *seconds);
         for (; at < trace->bar_count && trace->bars[at].stage == stage; at++) {
             const struct trace_bar *bar = &trace->bars[at];
-            if (pieces && bar->to > until) view_trace_add_busy(trace, fmax(bar->from, until), bar->to, seconds);
+            // The seconds during which the stage had a group, piece by piece.
+            const double from = fmax(fmax(bar->from, until), trace->from), to = fmin(bar->to, trace->to);
+            if (pieces && bar->to > until && from < to)
+                for (int i = (int)((from - trace->from) / width); i < pieces && trace->from + i * width < to; i++) {
+                    const double begin = trace->from + i * width;
+                    seconds[i] += fmax(0, fmin(begin + trace->window * width, to) - fmax(begin, from));
+                }
             until = fmax(until, bar->to);
         }
         buf_puts(out, stage ? ", [" : "[");
@@ -494,26 +477,6 @@ static size_t trace_lanes_take(struct trace_lanes *lanes, const struct trace_bar
     return lanes->count++;
 }
 
-// Appends the names of the lanes and their order.
-static void trace_lanes_print(const struct trace_lanes *lanes, const struct view_trace *trace, struct buf *out) {
-    for (size_t i = 0; i < lanes->count; i++) {
-        const struct trace_lane *lane = &lanes->list[i];
-        const int number = lane->number < 127 ? lane->number : 127;
-        struct buf name = {0};
-        buf_puts(&name, trace->stages[lane->stage].name);
-        if (lane->replica > 1) buf_printf(&name, "-%d", lane->replica);
-        if (lane->number > 1) buf_printf(&name, " (%d)", lane->number);
-        buf_printf(out, ",\n{\"ph\": \"M\", \"pid\": 1, \"tid\": %zu, \"name\": \"thread_name\", \"args\": {\"name\": ",
-                   i + 1);
-        view_print_string(out, (struct string){name.data, name.size});
-        buf_printf(out,
-                   "}},\n{\"ph\": \"M\", \"pid\": 1, \"tid\": %zu, \"name\": \"thread_sort_index\", \"args\": "
-                   "{\"sort_index\": %d}}",
-                   i + 1, lane->stage << 23 | lane->replica << 7 | number);
-        buf_release(&name);
-    }
-}
-
 // The span in the Trace Event Format: complete events, in microseconds since the start of the run.
 status view_trace_export(struct view_call *call) {
     struct view_trace *trace;
@@ -548,7 +511,22 @@ status view_trace_export(struct view_call *call) {
         if (step >= 0) buf_printf(out, ", \"step\": %lld", (long long)step);
         buf_puts(out, "}}");
     }
-    trace_lanes_print(&lanes, trace, out);
+    for (size_t i = 0; i < lanes.count; i++) { // their names and their order
+        const struct trace_lane *lane = &lanes.list[i];
+        const int number = lane->number < 127 ? lane->number : 127;
+        struct buf name = {0};
+        buf_puts(&name, trace->stages[lane->stage].name);
+        if (lane->replica > 1) buf_printf(&name, "-%d", lane->replica);
+        if (lane->number > 1) buf_printf(&name, " (%d)", lane->number);
+        buf_printf(out, ",\n{\"ph\": \"M\", \"pid\": 1, \"tid\": %zu, \"name\": \"thread_name\", \"args\": {\"name\": ",
+                   i + 1);
+        view_print_string(out, (struct string){name.data, name.size});
+        buf_printf(out,
+                   "}},\n{\"ph\": \"M\", \"pid\": 1, \"tid\": %zu, \"name\": \"thread_sort_index\", \"args\": "
+                   "{\"sort_index\": %d}}",
+                   i + 1, lane->stage << 23 | lane->replica << 7 | number);
+        buf_release(&name);
+    }
     buf_puts(out, "\n]}\n");
     if (!call->source->trace_file) { // in a header, so of plain characters alone
         char *name = arena_printf(&call->view->arena, "%.100s.trace.json", call->source->name);
