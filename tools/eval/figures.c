@@ -40,6 +40,11 @@ int figure_compare_names(struct string a, struct string b) {
     return order ? order : (a.size > b.size) - (a.size < b.size);
 }
 
+int figure_compare_numbers(const void *a, const void *b) {
+    const double one = *(const double *)a, other = *(const double *)b;
+    return (one > other) - (one < other);
+}
+
 static int figure_compare_blocks(const void *a, const void *b) {
     const struct figure_block *one = a, *other = b;
     if (one->section != other->section) return one->section < other->section ? -1 : 1;

@@ -62,6 +62,9 @@ double figure_half(const double *values, size_t count, double quantile);
 // Orders strings by their bytes, as strcmp.
 int figure_compare_names(struct string a, struct string b);
 
+// Orders elements that begin with a double, for qsort.
+int figure_compare_numbers(const void *a, const void *b);
+
 // Adds a column's figures of a name ("" where the section has no names) in a section. Their number, keys and forms are
 // the same in each column and for each name.
 void figure_table_add(struct figure_table *table, size_t column, size_t section, struct string name,

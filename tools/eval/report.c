@@ -113,16 +113,11 @@ static status report_add_group(void *context, const struct group *group) {
     return OK;
 }
 
-static int report_by_start(const void *a, const void *b) {
-    double first = ((const struct interval *)a)->from, second = ((const struct interval *)b)->from;
-    return (first > second) - (first < second);
-}
-
 // Returns `work` by the seconds during which the stage had at least one group in progress. Sorts the intervals.
 static double report_rate(struct report_column *column, enum report_stage stage, double work) {
     struct intervals *list = &column->work[stage];
     double seconds = 0, until = -INFINITY;
-    if (list->count) qsort(list->data, list->count, sizeof *list->data, report_by_start);
+    if (list->count) qsort(list->data, list->count, sizeof *list->data, figure_compare_numbers);
     for (size_t i = 0; i < list->count; i++) {
         double from = list->data[i].from > until ? list->data[i].from : until;
         if (list->data[i].to > from) seconds += list->data[i].to - from;

@@ -17,20 +17,6 @@ void metric_table_release(struct metric_table *table) {
     *table = (struct metric_table){0};
 }
 
-// Returns the column of a key, which is often the one at `guess`; a new one has no numbers. NULL: there are too many.
-static struct metric_column *metric_table_column(struct metric_table *table, struct string name, size_t guess) {
-    if (guess < table->column_count && string_equals(name, table->columns[guess].name)) return &table->columns[guess];
-    for (size_t i = 0; i < table->column_count; i++)
-        if (string_equals(name, table->columns[i].name)) return &table->columns[i];
-    if (table->column_count == METRIC_COLUMNS) return NULL;
-    struct metric_column *column = &table->columns[table->column_count++];
-    column->name = arena_strndup(&table->arena, name.data, name.size);
-    column->values = NULL;
-    RESIZE(&column->values, table->capacity);
-    for (size_t i = 0; i <= table->count; i++) column->values[i] = NAN;
-    return column;
-}
-
 // Reads a line into the row behind the last one; *step is -1 if it has none.
 static status metric_table_read_line(struct metric_table *table, struct json_reader *reader, struct arena *arena,
                                      char *device, size_t device_size, int64_t *step) {
@@ -58,10 +44,20 @@ static status metric_table_read_line(struct metric_table *table, struct json_rea
                 if (!json_number_int(&number, step) || *step < 0) *step = -1;
                 continue;
             }
-            struct metric_column *column = metric_table_column(table, name, guess);
-            if (!column) continue;
+            // Its column is often the one at `guess`. A new one has no numbers; more than METRIC_COLUMNS are left out.
+            size_t at = guess;
+            if (at >= table->column_count || !string_equals(name, table->columns[at].name)) at = 0;
+            while (at < table->column_count && !string_equals(name, table->columns[at].name)) at++;
+            if (at == METRIC_COLUMNS) continue;
+            struct metric_column *column = &table->columns[at];
+            if (at == table->column_count) {
+                *column = (struct metric_column){.name = arena_strndup(&table->arena, name.data, name.size)};
+                RESIZE(&column->values, table->capacity);
+                for (size_t i = 0; i <= table->count; i++) column->values[i] = NAN;
+                table->column_count++;
+            }
             column->values[table->count] = json_number_double(&number, &value) ? value : NAN;
-            guess = (size_t)(column - table->columns) + 1;
+            guess = at + 1;
         }
     }
 }

@@ -72,24 +72,6 @@ void run_events_release(struct run_events *events) {
     *events = (struct run_events){0};
 }
 
-// Adds the event of a line. What is none is left out, as a line that a power failure has cut.
-static void run_events_add(struct run_events *events, const char *line, size_t size) {
-    struct arena arena = {0};
-    struct json *object, *kind, *name, *text;
-    double time;
-    if (json_parse_object(&object, &arena, line, size, "event") == OK && json_double(json_at(object, "time"), &time) &&
-        json_get(object, "kind", JSON_STRING, &kind) == OK && json_get(object, "name", JSON_STRING, &name) == OK &&
-        json_get(object, "text", JSON_STRING, &text) == OK && kind && text) {
-        const char *const parts[] = {kind->text.data, text->text.data, name ? name->text.data : ""};
-        struct buf strings = {0};
-        for (int i = 0; i < 3; i++) buf_append(&strings, parts[i], strlen(parts[i]) + 1);
-        char *at = strings.data, *second = at + strlen(at) + 1, *third = second + strlen(second) + 1;
-        GROW(&events->list, events->count);
-        events->list[events->count++] = (struct run_event){time, at, second, *third ? third : NULL, 0};
-    }
-    arena_release(&arena);
-}
-
 static int run_events_compare(const void *a, const void *b) {
     const struct run_event *first = a, *second = b;
     if (first->time != second->time) return first->time < second->time ? -1 : 1;
@@ -149,7 +131,22 @@ status run_events_read(struct run_events *events, const struct pipeline *pipelin
         *more |= events->files[i].more;
         for (size_t at = 0; at < lines.size;) {
             const size_t size = (size_t)((char *)memchr(lines.data + at, '\n', lines.size - at) - lines.data) + 1 - at;
-            run_events_add(events, lines.data + at, size);
+            struct arena arena = {0};
+            struct json *object, *kind, *name, *text;
+            double time;
+            // What is no event is left out, as a line that a power failure has cut.
+            if (json_parse_object(&object, &arena, lines.data + at, size, "event") == OK &&
+                json_double(json_at(object, "time"), &time) && json_get(object, "kind", JSON_STRING, &kind) == OK &&
+                json_get(object, "name", JSON_STRING, &name) == OK &&
+                json_get(object, "text", JSON_STRING, &text) == OK && kind && text) {
+                const char *const parts[] = {kind->text.data, text->text.data, name ? name->text.data : ""};
+                struct buf strings = {0};
+                for (int k = 0; k < 3; k++) buf_append(&strings, parts[k], strlen(parts[k]) + 1);
+                char *first = strings.data, *second = first + strlen(first) + 1, *third = second + strlen(second) + 1;
+                GROW(&events->list, events->count);
+                events->list[events->count++] = (struct run_event){time, first, second, *third ? third : NULL, 0};
+            }
+            arena_release(&arena);
             at += size;
         }
     }
@@ -213,8 +210,7 @@ struct replica_counters *run_counters_find(const struct run_counters *counters, 
     return NULL;
 }
 
-static void run_counters_add(struct run_counters *counters, const char *name, size_t size,
-                             const struct run_labels *labels, double value) {
+void run_counters_parse(struct run_counters *counters, const char *text) {
     const struct {
         const char *state;
         double *count;
@@ -222,29 +218,6 @@ static void run_counters_add(struct run_counters *counters, const char *name, si
         {"trained", &counters->done},  {"done", &counters->done},           {"quarantined", &counters->quarantined},
         {"unused", &counters->unused}, {"in_flight", &counters->in_flight}, {"unissued", &counters->unissued}};
     const size_t families = sizeof run_samples / sizeof *run_samples;
-    if (size == strlen("caravan_trained_steps") && !memcmp(name, "caravan_trained_steps", size)) counters->step = value;
-    if (size == strlen("caravan_reissued_groups_total") && !memcmp(name, "caravan_reissued_groups_total", size))
-        counters->reissued = value;
-    if (size == strlen("caravan_groups") && !memcmp(name, "caravan_groups", size))
-        for (size_t i = 0; i < sizeof states / sizeof *states; i++)
-            if (!strcmp(labels->state, states[i].state)) *states[i].count = value;
-    size_t family = 0;
-    while (family < families &&
-           (strlen(run_samples[family].name) != size || memcmp(run_samples[family].name, name, size) != 0))
-        family++;
-    if (family == families || !*labels->stage) return;
-    const int number = (int)strtol(labels->replica, NULL, 10);
-    struct replica_counters *replica = run_counters_find(counters, labels->stage, number);
-    if (!replica) {
-        GROW(&counters->replicas, counters->count);
-        replica = &counters->replicas[counters->count++];
-        *replica = (struct replica_counters){"", number, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
-        snprintf(replica->stage, sizeof replica->stage, "%s", labels->stage);
-    }
-    memcpy((char *)replica + run_samples[family].offset, &value, sizeof value);
-}
-
-void run_counters_parse(struct run_counters *counters, const char *text) {
     *counters = (struct run_counters){.step = NAN,
                                       .reissued = NAN,
                                       .done = NAN,
@@ -255,8 +228,30 @@ void run_counters_parse(struct run_counters *counters, const char *text) {
     for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
         struct run_labels labels;
         const size_t size = strcspn(line, "{\n");
-        const char *value = *line == '#' || line[size] != '{' ? NULL : run_labels_read(line + size, &labels);
-        if (value && *value == ' ') run_counters_add(counters, line, size, &labels, strtod(value, NULL));
+        const char *end = *line == '#' || line[size] != '{' ? NULL : run_labels_read(line + size, &labels);
+        if (!end || *end != ' ') continue;
+        const double value = strtod(end, NULL);
+        if (size == strlen("caravan_trained_steps") && !memcmp(line, "caravan_trained_steps", size))
+            counters->step = value;
+        if (size == strlen("caravan_reissued_groups_total") && !memcmp(line, "caravan_reissued_groups_total", size))
+            counters->reissued = value;
+        if (size == strlen("caravan_groups") && !memcmp(line, "caravan_groups", size))
+            for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+                if (!strcmp(labels.state, states[i].state)) *states[i].count = value;
+        size_t family = 0;
+        while (family < families &&
+               (strlen(run_samples[family].name) != size || memcmp(run_samples[family].name, line, size) != 0))
+            family++;
+        if (family == families || !*labels.stage) continue;
+        const int number = (int)strtol(labels.replica, NULL, 10);
+        struct replica_counters *replica = run_counters_find(counters, labels.stage, number);
+        if (!replica) {
+            GROW(&counters->replicas, counters->count);
+            replica = &counters->replicas[counters->count++];
+            *replica = (struct replica_counters){"", number, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+            snprintf(replica->stage, sizeof replica->stage, "%s", labels.stage);
+        }
+        memcpy((char *)replica + run_samples[family].offset, &value, sizeof value);
     }
 }
 

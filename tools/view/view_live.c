@@ -305,10 +305,15 @@ static void view_live_print_replicas(struct view_call *call, const struct view_p
     arena_release(&arena);
 }
 
-static void view_live_print_history(struct view_call *call, int64_t after) {
+// Appends the moments and the events behind the number `after`.
+static void view_live_print_news(struct view_call *call, int64_t after) {
     const struct view_live *live = view_live_get(call->view);
     struct buf *out = &call->out;
     const size_t count = call->source == call->view->sources ? live->history_count : 0;
+    const struct run_events *events = &view_run_facts(call)->events;
+    const struct metric_table *metrics = &view_run_facts(call)->metrics;
+    const double *times = metric_table_find(metrics, "time");
+    const char *before = "";
     size_t first = 0;
     while (first < count && live->history[first].seq <= after) first++;
     buf_puts(out, "\"history\": {\"time\": [");
@@ -325,21 +330,12 @@ static void view_live_print_history(struct view_call *call, int64_t after) {
         }
         buf_puts(out, "]");
     }
-    buf_puts(out, "]}");
-}
-
-static void view_live_print_events(struct view_call *call, int64_t after) {
-    const struct view_facts *facts = view_run_facts(call);
-    const struct metric_table *metrics = &facts->metrics;
-    const double *times = metric_table_find(metrics, "time");
-    struct buf *out = &call->out;
-    bool first = true;
-    buf_puts(out, "\"events\": [");
-    for (size_t i = 0; i < facts->events.count; i++) {
-        const struct run_event *event = &facts->events.list[i];
+    buf_puts(out, "]}, \"events\": [");
+    for (size_t i = 0; i < events->count; i++) {
+        const struct run_event *event = &events->list[i];
         if (event->seq <= after) continue;
-        buf_puts(out, first ? "{\"time\": " : ", {\"time\": ");
-        first = false;
+        buf_printf(out, "%s{\"time\": ", before);
+        before = ", ";
         view_print(out, event->time);
         buf_puts(out, ", \"name\": ");
         view_print_text(out, event->name);
@@ -404,9 +400,7 @@ status view_run_live(struct view_call *call) {
     buf_puts(out, ", ");
     view_live_print_replicas(call, &progress);
     buf_puts(out, ", ");
-    view_live_print_history(call, after);
-    buf_puts(out, ", ");
-    view_live_print_events(call, after);
+    view_live_print_news(call, after);
     buf_puts(out, "}");
     view_run_progress_release(&progress);
     return OK;

@@ -225,34 +225,6 @@ static bool view_search_contains(struct string string, const char *part) {
     return false;
 }
 
-// Sets *holds to whether the group at an index is found.
-static status view_search_try(struct view_search *search, struct view_source *source, size_t index, bool *holds) {
-    struct group *group = NULL;
-    *holds = source->groups.list[index].number >= 0;
-    if (*holds && search->root && !search->fields) *holds = view_part_holds(search->root, source, index, NULL, 0);
-    if (!*holds || (!search->fields && !*search->text)) return OK;
-    TRY(view_groups_get(&source->groups, index, &group));
-    *holds = group != NULL;
-    if (group && search->fields) {
-        assert(search->root);
-        *holds = false;
-        for (size_t i = 0; i < (group->completion_count ? group->completion_count : 1) && !*holds; i++)
-            *holds = view_part_holds(search->root, source, index, group, i);
-    }
-    if (group && *holds && *search->text) {
-        *holds = view_search_contains(group->id, search->text) ||
-                 view_search_contains(group->sample_id, search->text) ||
-                 view_search_contains(group->prompt.question, search->text);
-        for (size_t m = 0; m < group->prompt.message_count && !*holds; m++)
-            for (size_t p = 0; p < group->prompt.messages[m].part_count && !*holds; p++)
-                *holds = view_search_contains(group->prompt.messages[m].parts[p].text, search->text);
-        for (size_t i = 0; i < group->completion_count && !*holds; i++)
-            *holds = view_search_contains(group->completions[i].text, search->text);
-    }
-    group_free(&group);
-    return OK;
-}
-
 // Tries groups for a while: new ones, then older ones. `found` gets the indexes of those that were found now.
 static status view_search_go_on(struct view_search *search, struct view_source *source, struct buf *found) {
     static const double slice = 0.04; // seconds, in which no other request is answered
@@ -265,8 +237,30 @@ static status view_search_go_on(struct view_search *search, struct view_source *
     }
     for (size_t tries = 1; search->high < count || search->low > 0; tries++) {
         const size_t index = search->high < count ? search->high++ : --search->low;
-        bool holds;
-        TRY(view_search_try(search, source, index, &holds));
+        struct group *group = NULL;
+        bool holds = source->groups.list[index].number >= 0;
+        if (holds && search->root && !search->fields) holds = view_part_holds(search->root, source, index, NULL, 0);
+        if (holds && (search->fields || *search->text)) {
+            TRY(view_groups_get(&source->groups, index, &group));
+            holds = group != NULL;
+        }
+        if (group && search->fields) {
+            assert(search->root);
+            holds = false;
+            for (size_t i = 0; i < (group->completion_count ? group->completion_count : 1) && !holds; i++)
+                holds = view_part_holds(search->root, source, index, group, i);
+        }
+        if (group && holds && *search->text) {
+            holds = view_search_contains(group->id, search->text) ||
+                    view_search_contains(group->sample_id, search->text) ||
+                    view_search_contains(group->prompt.question, search->text);
+            for (size_t m = 0; m < group->prompt.message_count && !holds; m++)
+                for (size_t p = 0; p < group->prompt.messages[m].part_count && !holds; p++)
+                    holds = view_search_contains(group->prompt.messages[m].parts[p].text, search->text);
+            for (size_t i = 0; i < group->completion_count && !holds; i++)
+                holds = view_search_contains(group->completions[i].text, search->text);
+        }
+        group_free(&group);
         search->verdicts[index] = holds;
         search->scanned += source->groups.list[index].number >= 0;
         search->matched += holds;

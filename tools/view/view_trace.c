@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "shared/base/json.h"
+#include "tools/eval/figures.h"
 #include "tools/view/view.h"
 
 enum {
@@ -256,11 +257,6 @@ static void view_trace_sort(struct view_trace *trace) {
     if (trace->bar_count) qsort(trace->bars, trace->bar_count, sizeof *trace->bars, view_trace_compare_bars);
 }
 
-static int view_trace_compare_numbers(const void *a, const void *b) {
-    const double one = *(const double *)a, two = *(const double *)b;
-    return (one > two) - (one < two);
-}
-
 // Appends a time to the microsecond.
 static void view_trace_print_time(struct buf *out, double time) {
     view_print(out, round(time * 1e6) / 1e6);
@@ -310,9 +306,14 @@ static void view_trace_print_busy(struct view_trace *trace, double busy[MOST_STA
     free(seconds);
 }
 
-// Collects the times of each stage. Of windows only the groups count that begin in one, because one that takes longer
-// is more often under way where a piece begins. Returns how many groups count.
-static size_t view_trace_count(struct view_trace *trace, const struct view_groups *groups) {
+// The columns of the table of stages.
+enum trace_column { TRACE_GROUPS, TRACE_TYPICAL, TRACE_SLOWEST, TRACE_BUSY, TRACE_WAITED, TRACE_HAD, TRACE_COLUMNS };
+static const char *const trace_columns[TRACE_COLUMNS] = {"groups", "typical", "slowest", "busy", "waited", "had"};
+
+// Collects the times of each stage, and appends them. Of windows only the groups count that begin in one, because one
+// that takes longer is more often under way where a piece begins.
+static void view_trace_print_stages(struct view_trace *trace, const struct view_groups *groups, const double *busy,
+                                    struct buf *out) {
     bool *counts;
     size_t counted = 0;
     NEW(&counts, trace->group_count);
@@ -331,20 +332,10 @@ static size_t view_trace_count(struct view_trace *trace, const struct view_group
         stage->waited += bar->waited;
     }
     free(counts);
-    return counted;
-}
-
-// Appends a column of the table of stages.
-enum trace_column { TRACE_GROUPS, TRACE_TYPICAL, TRACE_SLOWEST, TRACE_BUSY, TRACE_WAITED, TRACE_HAD, TRACE_COLUMNS };
-static const char *const trace_columns[TRACE_COLUMNS] = {"groups", "typical", "slowest", "busy", "waited", "had"};
-
-static void view_trace_print_stages(struct view_trace *trace, const struct view_groups *groups, const double *busy,
-                                    struct buf *out) {
-    const size_t counted = view_trace_count(trace, groups);
     buf_puts(out, ", \"stages\": {\"name\": [");
     for (size_t i = 0; i < trace->stage_count; i++) {
         struct trace_stage *stage = &trace->stages[i];
-        if (stage->groups) qsort(stage->had, stage->groups, sizeof *stage->had, view_trace_compare_numbers);
+        if (stage->groups) qsort(stage->had, stage->groups, sizeof *stage->had, figure_compare_numbers);
         if (i) buf_puts(out, ", ");
         buf_append(out, stage->json.data, stage->json.size);
     }
