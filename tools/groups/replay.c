@@ -129,8 +129,9 @@ static const char *replay_moved(const struct replay *replay, const char *path) {
     return below ? path_join(replay->arena, replay->run, path + length + 1) : path;
 }
 
-// Reads RUN/pipeline.yaml, for a RUN that is the run's directory or a pipeline file.
-static status replay_open_run(struct replay *replay, const char *path) {
+// Reads RUN/pipeline.yaml, for a RUN that is the run's directory or a pipeline file, and finds the stage. USAGE when
+// there is none of that name, or it cannot be replayed.
+static status replay_open(struct replay *replay, const char *path) {
     struct arena *arena = replay->arena;
     struct buf diagnostics = {0};
     struct stat info;
@@ -152,35 +153,29 @@ static status replay_open_run(struct replay *replay, const char *path) {
     const char *file = path_join(arena, replay->run, "pipeline.yaml");
     if (!path_exists(file))
         TRY_TO(result, done, fail(DATAERR, "%s: there is none: %s is not the directory of a run", file, replay->run));
-    result = pipeline_read(&replay->pipeline, file, true, NULL, 0, &diagnostics);
-done:
-    if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
-    buf_release(&diagnostics);
-    return result;
-}
-
-// Finds the stage. USAGE when there is none of that name, or it cannot be replayed.
-static status replay_find_stage(struct replay *replay) {
+    TRY_TO(result, done, pipeline_read(&replay->pipeline, file, true, NULL, 0, &diagnostics));
     const char *name = replay->given->stage;
-    struct pipeline *pipeline = replay->pipeline;
-    replay->stage = pipeline_find_stage(pipeline, name);
+    const struct pipeline *pipeline = replay->pipeline;
+    replay->stage = pipeline_find_stage(replay->pipeline, name);
+    const struct stage_kind *kind = replay->stage ? replay->stage->kind : NULL;
     if (!replay->stage) {
         struct buf names = {0};
         for (size_t i = 0; i < pipeline->stage_count; i++)
             buf_printf(&names, "%s%s", i ? ", " : "", pipeline->stages[i].name);
-        const status result = fail(USAGE, "--stage %s: the run has no such stage; it has %s", name, names.data);
+        result = fail(USAGE, "--stage %s: the run has no such stage; it has %s", name, names.data);
         buf_release(&names);
-        return result;
+    } else if (kind == &stage_kinds[STAGE_SOURCE]) {
+        result = fail(USAGE, "--stage source: it makes the groups from the data; no group goes into it");
+    } else if (kind == &stage_kinds[STAGE_OPTIM]) {
+        result = fail(USAGE, "--stage optim: a step trains all its groups together, from the training state before it, "
+                             "which is not kept for each step");
     }
-    const struct stage_kind *kind = replay->stage->kind;
-    if (kind == &stage_kinds[STAGE_SOURCE])
-        return fail(USAGE, "--stage source: it makes the groups from the data; no group goes into it");
-    if (kind == &stage_kinds[STAGE_OPTIM])
-        return fail(USAGE, "--stage optim: a step trains all its groups together, from the training state before it, "
-                           "which is not kept for each step");
     replay->by_version = kind && kind->follows_weights && pipeline_optim(pipeline);
     replay->reference = kind == &stage_kinds[STAGE_REFSCORE];
-    return OK;
+done:
+    if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
+    buf_release(&diagnostics);
+    return result;
 }
 
 // Sets what --set says, by the table of the stage's options. USAGE; DATAERR for a missing file.
@@ -222,29 +217,6 @@ static status replay_set(struct replay *replay) {
 }
 
 // ---- which groups ----
-
-// Whether the group has what the stage adds. Of a user's program it is not known.
-static bool replay_has_section(const struct replay *replay, const struct group *group) {
-    const struct stage_kind *kind = replay->stage->kind;
-    switch (kind ? (enum stage_id)(kind - stage_kinds) : STAGE_COUNT) {
-    case STAGE_FRAMES:
-        return group->media;
-    case STAGE_ROLLOUT:
-        return group->completions;
-    case STAGE_REFSCORE:
-        return group->reference.present;
-    case STAGE_CONSISTENCY:
-        return group->consistency.probability.data;
-    case STAGE_REWARD:
-        return group->rewards.present;
-    case STAGE_SCORE:
-        return group->scores.present;
-    case STAGE_JUDGE:
-        return group->consistency.verdict.data;
-    default:
-        return true;
-    }
-}
 
 // Whether the stage itself has quarantined the group: that is then what it says.
 static bool replay_quarantined_here(const struct replay *replay, const struct group *group) {
@@ -300,7 +272,17 @@ static status replay_add(void *context, const struct group *group) {
                     group->quarantine.stage.data ? group->quarantine.stage.data : "?", stage,
                     group->quarantine.reason.data ? group->quarantine.reason.data : "no reason given");
     }
-    if (!replay_has_section(replay, group) && !replay_quarantined_here(replay, group)) {
+    // Whether the group has what the stage adds. Of a user's program it is not known.
+    const bool has[STAGE_COUNT + 1] = {[STAGE_FRAMES] = group->media,
+                                       [STAGE_ROLLOUT] = group->completions,
+                                       [STAGE_REFSCORE] = group->reference.present,
+                                       [STAGE_CONSISTENCY] = group->consistency.probability.data,
+                                       [STAGE_REWARD] = group->rewards.present,
+                                       [STAGE_SCORE] = group->scores.present,
+                                       [STAGE_JUDGE] = group->consistency.verdict.data,
+                                       [STAGE_COUNT] = true};
+    const struct stage_kind *kind = replay->stage->kind;
+    if (!has[kind ? kind - stage_kinds : STAGE_COUNT] && !replay_quarantined_here(replay, group)) {
         replay->lacking++;
         return replay->named ? fail(DATAERR, "group %s has nothing of %s: it did not come so far", id, stage) : OK;
     }
@@ -679,8 +661,7 @@ done:
 status replay_main(struct subcommand_call *call) {
     struct replay replay = {.given = call->given, .arena = &call->arena};
     status result;
-    TRY_TO(result, done, replay_open_run(&replay, call->list[0]));
-    TRY_TO(result, done, replay_find_stage(&replay));
+    TRY_TO(result, done, replay_open(&replay, call->list[0]));
     TRY_TO(result, done, replay_set(&replay));
     subcommand_set_frames(replay.pipeline);
     // The stores of the run are opened for reading, and its weights are listed.

@@ -14,49 +14,40 @@ static void stored_weights_add(struct stored_weights *weights, bool reference, i
     weights->list[weights->count++] = (struct stored_version){reference, version, path, prefix};
 }
 
-// Adds the policy and the reference of a checkpoint or a training state, the directory `name` in `out`, if it is one.
-static status stored_weights_add_checkpoint(struct stored_weights *weights, const char *out, const char *name) {
-    struct arena *arena = &weights->arena;
-    if (checkpoint_number(name, "step") < 0 && checkpoint_number(name, "state") < 0) return OK;
-    const char *dir = path_join(arena, out, name), *path = path_join(arena, dir, PROGRESS_NAME);
-    const char *tensors = path_join(arena, dir, PROGRESS_TENSORS);
-    struct progress progress;
-    if (!path_exists(path)) return OK; // incomplete
-    TRY(progress_read(&progress, arena, path));
-    stored_weights_add(weights, false, progress.step, tensors, "master.");
-    stored_weights_add(weights, true, progress.ema_step, tensors, "reference.");
-    weights->knows_model = true;
-    weights->hash = progress.model_hash;
-    return OK;
-}
-
-// Adds a published version, if the file `name` is one: policy-000012.safetensors.
-static status stored_weights_add_published(struct stored_weights *weights, const char *dir, const char *name) {
+// Adds what the entries of a directory are: the policy and the reference of checkpoints and training states or, if
+// `published`, versions such as policy-000012.safetensors.
+static status stored_weights_read_dir(struct stored_weights *weights, const char *path, bool published) {
     static const char suffix[] = ".safetensors";
-    const char *end = strstr(name, suffix);
-    if (!end || end[sizeof suffix - 1]) return OK;
-    const char *stem = arena_strndup(&weights->arena, name, (size_t)(end - name));
-    for (int reference = 0; reference < 2; reference++)
-        stored_weights_add(weights, reference, checkpoint_number(stem, reference ? "reference" : "policy"),
-                           path_join(&weights->arena, dir, name), "");
-    return OK;
-}
-
-static status stored_weights_read_dir(struct stored_weights *weights, const char *path,
-                                      status (*add)(struct stored_weights *weights, const char *dir,
-                                                    const char *name)) {
+    struct arena *arena = &weights->arena;
     DIR *dir = opendir(path);
     status result = OK;
-    for (struct dirent *entry; result == OK && dir && (entry = readdir(dir));)
-        result = add(weights, path, entry->d_name);
+    for (struct dirent *entry; result == OK && dir && (entry = readdir(dir));) {
+        const char *name = entry->d_name, *end = strstr(name, suffix), *own = path_join(arena, path, name);
+        if (published) {
+            if (!end || end[sizeof suffix - 1]) continue;
+            const char *stem = arena_strndup(arena, name, (size_t)(end - name));
+            stored_weights_add(weights, false, checkpoint_number(stem, "policy"), own, "");
+            stored_weights_add(weights, true, checkpoint_number(stem, "reference"), own, "");
+            continue;
+        }
+        const char *file = path_join(arena, own, PROGRESS_NAME), *tensors = path_join(arena, own, PROGRESS_TENSORS);
+        struct progress progress;
+        if (checkpoint_number(name, "step") < 0 && checkpoint_number(name, "state") < 0) continue;
+        if (!path_exists(file)) continue; // incomplete
+        if ((result = progress_read(&progress, arena, file)) != OK) continue;
+        stored_weights_add(weights, false, progress.step, tensors, "master.");
+        stored_weights_add(weights, true, progress.ema_step, tensors, "reference.");
+        weights->knows_model = true;
+        weights->hash = progress.model_hash;
+    }
     if (dir) closedir(dir);
     return result;
 }
 
 status stored_weights_list(struct stored_weights *weights, const char *run, const char *out) {
     // First the checkpoints: unlike what is published they stay while a run goes on.
-    TRY(stored_weights_read_dir(weights, out, stored_weights_add_checkpoint));
-    return stored_weights_read_dir(weights, path_join(&weights->arena, run, "weights"), stored_weights_add_published);
+    TRY(stored_weights_read_dir(weights, out, false));
+    return stored_weights_read_dir(weights, path_join(&weights->arena, run, "weights"), true);
 }
 
 void stored_weights_release(struct stored_weights *weights) {
