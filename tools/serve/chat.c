@@ -200,13 +200,6 @@ void chat_set_data(struct chat_prompt *prompt, struct part *part, bool video, st
     chat_set_medium(prompt, part, video, name);
 }
 
-static int chat_base64_digit(char c) {
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
 bool chat_decode_base64(struct string text, struct buf *out) {
     if (!text.size || text.size % 4) return false;
     for (size_t at = 0; at < text.size; at += 4) {
@@ -215,7 +208,13 @@ bool chat_decode_base64(struct string text, struct buf *out) {
         const int padding = !last || digits[3] != '=' ? 0 : digits[2] == '=' ? 2 : 1;
         uint32_t bits = 0;
         for (int i = 0; i < 4; i++) {
-            const int digit = i < 4 - padding ? chat_base64_digit(digits[i]) : 0;
+            const char c = i < 4 - padding ? digits[i] : 'A';
+            const int digit = c >= 'A' && c <= 'Z'   ? c - 'A'
+                              : c >= 'a' && c <= 'z' ? c - 'a' + 26
+                              : c >= '0' && c <= '9' ? c - '0' + 52
+                              : c == '+'             ? 62
+                              : c == '/'             ? 63
+                                                     : -1;
             if (digit < 0) return false;
             bits = bits << 6 | (uint32_t)digit;
         }

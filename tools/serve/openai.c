@@ -47,19 +47,6 @@ static status openai_get_double(const struct json *body, const char *key, double
     return OK;
 }
 
-// Whether a value is the one with which a parameter does nothing.
-static bool openai_is_neutral(const struct json *value, const char *neutral) {
-    double number;
-    if (!strcmp(neutral, "0")) return json_double(value, &number) && number == 0;
-    if (!strcmp(neutral, "false")) return json_is(value, JSON_BOOL) && !value->boolean;
-    if (!strcmp(neutral, "{}")) return (json_is(value, JSON_OBJECT) || json_is(value, JSON_ARRAY)) && !value->count;
-    if (!strcmp(neutral, "{text}"))
-        return json_count(value) == 1 && string_equals(json_string(json_at(value, "type")), "text");
-    if (!strcmp(neutral, "[text]"))
-        return json_count(value) == 1 && string_equals(json_string(json_item(value, 0)), "text");
-    return string_equals(json_string(value), neutral);
-}
-
 // Refuses the parameters that are not known, unless they do nothing.
 static status openai_check_parameters(const struct json *body, struct openai_refusal *refusal) {
     static const char *const known[] = {"messages",    "model", "stream",  "stream_options", "max_tokens",
@@ -83,8 +70,20 @@ static status openai_check_parameters(const struct json *body, struct openai_ref
         for (size_t i = 0; i < sizeof known / sizeof *known && !fine; i++) fine = string_equals(item->key, known[i]);
         for (size_t i = 0; i < sizeof ignored / sizeof *ignored && !fine; i++)
             fine = string_equals(item->key, ignored[i]);
-        for (size_t i = 0; i < sizeof neutral / sizeof *neutral && !fine; i++)
-            fine = string_equals(item->key, neutral[i].key) && openai_is_neutral(item, neutral[i].neutral);
+        for (size_t i = 0; i < sizeof neutral / sizeof *neutral && !fine; i++) {
+            const char *with = neutral[i].neutral; // the value with which the parameter does nothing
+            double number;
+            if (!string_equals(item->key, neutral[i].key)) continue;
+            if (*with == '0')
+                fine = json_double(item, &number) && number == 0;
+            else if (!strcmp(with, "{}"))
+                fine = (json_is(item, JSON_OBJECT) || json_is(item, JSON_ARRAY)) && !item->count;
+            else if (*with == '{' || *with == '[')
+                fine = json_count(item) == 1 &&
+                       string_equals(json_string(*with == '[' ? json_item(item, 0) : json_at(item, "type")), "text");
+            else
+                fine = string_equals(json_string(item), with);
+        }
         if (fine) continue;
         (void)openai_refuse(refusal, item->key.data, "this server cannot do what it asks for");
         refusal->name = "unsupported_parameter";

@@ -278,25 +278,6 @@ static void serve_finish(struct serve *serve, struct serve_job *job, const struc
 
 // ---- requests ----
 
-// Parses a request into the job.
-static status serve_parse(struct serve *serve, struct serve_job *job, struct openai_refusal *refusal) {
-    struct openai_request *request = &job->request;
-    const struct openai_limits limits = {
-        .model = serve->name, .count = serve->given->rows, .max_new_tokens = serve->chat->max_new_tokens};
-    char token[HTTP_TOKEN_SIZE];
-    TRY(openai_parse(request, &job->arena, job->http->body, &limits, refusal));
-    TRY(openai_fill_prompt(request, &job->prompt, serve->given->media_root, refusal));
-    if (!request->seeded && getrandom(&request->seed, sizeof request->seed, 0) != sizeof request->seed)
-        return fail(UNAVAILABLE, "getrandom: %s", strerror(errno));
-    http_make_token(token);
-    snprintf(job->head.id, sizeof job->head.id, "chatcmpl-%s", token);
-    job->head.model = serve->name;
-    job->head.fingerprint = serve->fingerprint;
-    job->head.created = (int64_t)clock_realtime();
-    NEW(&job->texts, (size_t)request->count);
-    return OK;
-}
-
 static void serve_handle_chat(struct serve *serve, struct http_request *http) {
     const char *type = http_find_header(http, "Content-Type");
     const size_t length = type ? strcspn(type, "; ") : 0;
@@ -323,13 +304,26 @@ static void serve_handle_chat(struct serve *serve, struct http_request *http) {
     job->serve = serve;
     job->http = http;
     http->tag = job;
-    const status result = serve_parse(serve, job, &refusal);
+    struct openai_request *request = &job->request;
+    const struct openai_limits limits = {
+        .model = serve->name, .count = serve->given->rows, .max_new_tokens = serve->chat->max_new_tokens};
+    status result = openai_parse(request, &job->arena, http->body, &limits, &refusal);
+    if (result == OK) result = openai_fill_prompt(request, &job->prompt, serve->given->media_root, &refusal);
+    if (result == OK && !request->seeded && getrandom(&request->seed, sizeof request->seed, 0) != sizeof request->seed)
+        result = fail(UNAVAILABLE, "getrandom: %s", strerror(errno));
     if (result != OK) {
         if (result != DATAERR) refusal = (struct openai_refusal){.code = 503};
         serve_refuse(http, &refusal, fail_text());
         serve_free(job);
         return;
     }
+    char token[HTTP_TOKEN_SIZE];
+    http_make_token(token);
+    snprintf(job->head.id, sizeof job->head.id, "chatcmpl-%s", token);
+    job->head.model = serve->name;
+    job->head.fingerprint = serve->fingerprint;
+    job->head.created = (int64_t)clock_realtime();
+    NEW(&job->texts, (size_t)request->count);
     pthread_mutex_lock(&serve->lock);
     struct serve_job **end = &serve->jobs;
     while (*end) end = &(*end)->next;
@@ -418,45 +412,17 @@ static bool serve_runs(struct serve_job *job) {
     return runs;
 }
 
-static status serve_step(struct serve *serve) {
-    struct generator **generator = &serve->chat->generator;
-    struct serve_job *job = serve_next(serve);
-    const struct generated *generated;
-    void *tag;
-    int count;
-    if (job) serve_start(serve, job);
-    const bool busy = generator_busy(*generator);
-    const status result = busy ? generator_step(*generator) : OK;
-    if (result != OK) { // what runs has failed; the second time in a row, or a bug, is the end
-        char reason[512];
-        snprintf(reason, sizeof reason, "%s", fail_text());
-        if (serve->failed || result == BUG) return result;
-        serve->failed = true;
-        log_info("the requests that were under way failed: %s", reason);
-        generator_free(generator);
-        for (struct serve_job *next, *at = serve->jobs; at; at = next) {
-            next = at->next;
-            if (!serve_runs(at)) continue;
-            serve_fail(at, UNAVAILABLE, reason);
-            serve_free(at);
-        }
-        return chat_new_generator(serve->chat);
-    }
-    if (busy) serve->failed = false;
-    while ((generated = generator_pop(*generator, &tag, &count))) serve_finish(serve, tag, generated);
-    return OK;
-}
-
 static status serve_loop(struct serve *serve) {
-    while (!serve->stopping || generator_busy(serve->chat->generator) || http_open_requests(serve->http)) {
+    struct generator **generator = &serve->chat->generator;
+    while (!serve->stopping || generator_busy(*generator) || http_open_requests(serve->http)) {
         struct pollfd fds[] = {{.fd = http_fd(serve->http), .events = POLLIN},
                                {.fd = serve->prepared, .events = POLLIN},
                                {.fd = serve->stopping ? -1 : signals_fd(), .events = POLLIN}};
-        const bool busy = generator_busy(serve->chat->generator) || serve_next(serve);
-        eventfd_t count;
-        if (poll(fds, sizeof fds / sizeof *fds, busy ? 0 : http_timeout_ms(serve->http)) < 0 && errno != EINTR)
+        const bool waits = !generator_busy(*generator) && !serve_next(serve);
+        eventfd_t prepared;
+        if (poll(fds, sizeof fds / sizeof *fds, waits ? http_timeout_ms(serve->http) : 0) < 0 && errno != EINTR)
             return fail(UNAVAILABLE, "poll: %s", strerror(errno));
-        (void)eventfd_read(serve->prepared, &count);
+        (void)eventfd_read(serve->prepared, &prepared);
         TRY(http_step(serve->http));
         if (signals_stopping() && !serve->stopping) { // no more requests are taken, and those that wait are refused
             serve->stopping = true;
@@ -468,7 +434,31 @@ static status serve_loop(struct serve *serve) {
                 serve_leave(job);
             }
         }
-        TRY(serve_step(serve));
+        struct serve_job *ready = serve_next(serve);
+        if (ready) serve_start(serve, ready);
+        const bool busy = generator_busy(*generator);
+        const status result = busy ? generator_step(*generator) : OK;
+        if (result != OK) { // what runs has failed; the second time in a row, or a bug, is the end
+            char reason[512];
+            snprintf(reason, sizeof reason, "%s", fail_text());
+            if (serve->failed || result == BUG) return result;
+            serve->failed = true;
+            log_info("the requests that were under way failed: %s", reason);
+            generator_free(generator);
+            for (struct serve_job *next, *job = serve->jobs; job; job = next) {
+                next = job->next;
+                if (!serve_runs(job)) continue;
+                serve_fail(job, UNAVAILABLE, reason);
+                serve_free(job);
+            }
+            TRY(chat_new_generator(serve->chat));
+            continue;
+        }
+        if (busy) serve->failed = false;
+        const struct generated *generated;
+        void *tag;
+        int count;
+        while ((generated = generator_pop(*generator, &tag, &count))) serve_finish(serve, tag, generated);
     }
     return OK;
 }
