@@ -55,27 +55,6 @@ static double picture_between(const struct story *story, enum picture_stream str
     return low + (high - low) * rng_uniform(story->key, stream, index);
 }
 
-static struct appearance picture_appearance(const struct story *story) {
-    struct appearance appearance = {
-        .gain = {1, 1, 1}, .near = {128, 128, 128}, .far = {128, 128, 128}, .size = 1, .begin = 6, .duration = 3};
-    if (story->look == LOOK_PLAIN) return appearance;
-    appearance.gain = (struct colour){picture_between(story, PICTURE_GAIN, 0, 0.7, 1.1),
-                                      picture_between(story, PICTURE_GAIN, 1, 0.7, 1.1),
-                                      picture_between(story, PICTURE_GAIN, 2, 0.7, 1.1)};
-    const double gray = picture_between(story, PICTURE_GROUND, 0, 80, 170);
-    const double contrast = picture_between(story, PICTURE_GROUND, 1, 15, 40);
-    appearance.near = (struct colour){gray + contrast, gray + contrast / 2, gray};
-    appearance.far = (struct colour){gray - contrast, gray - contrast, gray};
-    appearance.ground = (enum ground)rng_below(story->key, PICTURE_GROUND, 2, GROUNDS);
-    appearance.size = picture_between(story, PICTURE_SIZE, 0, 0.75, 1.15);
-    appearance.begin = picture_between(story, PICTURE_TIME, 0, 5, 8);
-    appearance.duration = picture_between(story, PICTURE_TIME, 1, 0.5, 10 - appearance.begin);
-    appearance.camera_x = picture_between(story, PICTURE_CAMERA, 0, -0.5, 0.5);
-    appearance.camera_y = picture_between(story, PICTURE_CAMERA, 1, -0.5, 0.5);
-    appearance.noise = picture_between(story, PICTURE_NOISE_LEVEL, 0, 0, 24);
-    return appearance;
-}
-
 static uint8_t picture_byte(double value) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value + 0.5);
 }
@@ -86,23 +65,45 @@ static void picture_set(uint8_t *pixel, struct colour colour) {
     pixel[2] = picture_byte(colour.blue);
 }
 
-static void picture_ground(const struct picture *picture) {
-    const struct appearance *appearance = &picture->appearance;
-    uint8_t *pixel = picture->rgb;
-    for (int row = 0; row < WORLD_SIDE; row++) {
-        for (int column = 0; column < WORLD_SIDE; column++, pixel += 3) {
-            const double x = column - picture->shift_x, y = row - picture->shift_y;
+// Returns the picture of a frame with its appearance and its ground.
+static struct picture picture_begin(const struct story *story, int index, uint8_t *rgb) {
+    struct picture picture = {
+        .appearance =
+            {.gain = {1, 1, 1}, .near = {128, 128, 128}, .far = {128, 128, 128}, .size = 1, .begin = 6, .duration = 3},
+        .rgb = rgb};
+    struct appearance *appearance = &picture.appearance;
+    if (story->look != LOOK_PLAIN) {
+        appearance->gain = (struct colour){picture_between(story, PICTURE_GAIN, 0, 0.7, 1.1),
+                                           picture_between(story, PICTURE_GAIN, 1, 0.7, 1.1),
+                                           picture_between(story, PICTURE_GAIN, 2, 0.7, 1.1)};
+        const double gray = picture_between(story, PICTURE_GROUND, 0, 80, 170);
+        const double contrast = picture_between(story, PICTURE_GROUND, 1, 15, 40);
+        appearance->near = (struct colour){gray + contrast, gray + contrast / 2, gray};
+        appearance->far = (struct colour){gray - contrast, gray - contrast, gray};
+        appearance->ground = (enum ground)rng_below(story->key, PICTURE_GROUND, 2, GROUNDS);
+        appearance->size = picture_between(story, PICTURE_SIZE, 0, 0.75, 1.15);
+        appearance->begin = picture_between(story, PICTURE_TIME, 0, 5, 8);
+        appearance->duration = picture_between(story, PICTURE_TIME, 1, 0.5, 10 - appearance->begin);
+        appearance->camera_x = picture_between(story, PICTURE_CAMERA, 0, -0.5, 0.5);
+        appearance->camera_y = picture_between(story, PICTURE_CAMERA, 1, -0.5, 0.5);
+        appearance->noise = picture_between(story, PICTURE_NOISE_LEVEL, 0, 0, 24);
+    }
+    picture.shift_x = appearance->camera_x * (index - WORLD_FRAMES / 2.0);
+    picture.shift_y = appearance->camera_y * (index - WORLD_FRAMES / 2.0);
+    const struct colour *near = &appearance->near, *far = &appearance->far;
+    for (int row = 0; row < WORLD_SIDE; row++)
+        for (int column = 0; column < WORLD_SIDE; column++, rgb += 3) {
+            const double x = column - picture.shift_x, y = row - picture.shift_y;
             double share = 0;
             if (appearance->ground == GROUND_STRIPES) share = sin(0.3 * x + 0.2 * y) > 0;
             if (appearance->ground == GROUND_SQUARES) share = (sin(0.25 * x) > 0) != (sin(0.25 * y) > 0);
             if (appearance->ground == GROUND_SLOPE) share = (x + y) / (2 * WORLD_SIDE);
-            const struct colour *near = &appearance->near, *far = &appearance->far;
             // It grows greener to the right and bluer downwards, so that a place can be told from what is around it.
-            picture_set(pixel, (struct colour){near->red + share * (far->red - near->red),
-                                               near->green + share * (far->green - near->green) + (0.4 * x - 22),
-                                               near->blue + share * (far->blue - near->blue) + (0.4 * y - 22)});
+            picture_set(rgb, (struct colour){near->red + share * (far->red - near->red),
+                                             near->green + share * (far->green - near->green) + (0.4 * x - 22),
+                                             near->blue + share * (far->blue - near->blue) + (0.4 * y - 22)});
         }
-    }
+    return picture;
 }
 
 static void picture_thing(const struct picture *picture, const struct thing *thing) {
@@ -141,7 +142,7 @@ static double picture_between_moments(double from, double to, double progress) {
 }
 
 void story_frame(const struct story *story, int index, uint8_t *rgb) {
-    struct picture picture = {.appearance = picture_appearance(story), .rgb = rgb};
+    const struct picture picture = picture_begin(story, index, rgb);
     const struct appearance *appearance = &picture.appearance;
     const double unclamped = (index - appearance->begin) / appearance->duration;
     const double progress = unclamped < 0 ? 0 : unclamped > 1 ? 1 : unclamped;
@@ -149,9 +150,6 @@ void story_frame(const struct story *story, int index, uint8_t *rgb) {
     const double half = appearance->size * 0.17 * WORLD_SIDE;
     double from_x, from_y, to_x, to_y;
     struct thing thing = {.shape = story->shape, .half = half, .colour = value_colours[story->colour]};
-    picture.shift_x = appearance->camera_x * (index - WORLD_FRAMES / 2.0);
-    picture.shift_y = appearance->camera_y * (index - WORLD_FRAMES / 2.0);
-    picture_ground(&picture);
     switch (story->task) {
     case TASK_CHANGE:
         picture_corner(story->places[0], 0, &thing.x, &thing.y);
