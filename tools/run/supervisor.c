@@ -685,23 +685,6 @@ static status supervisor_open(struct supervisor *supervisor) {
     return result;
 }
 
-// Goes on with this machine's events.jsonl, whose last line a power failure may have cut.
-static void supervisor_open_events(struct supervisor *supervisor) {
-    const struct deployment *deployment = supervisor->deployment;
-    const char *machine = deployment_machine(deployment, deployment->here), *run = deployment->pipeline->run;
-    struct buf path = {0};
-    char end[2] = "", settings[64] = "", text[128];
-    buf_printf(&path, "%s/events%s%s.jsonl", run, *machine ? "-" : "", machine);
-    file_read_tail(path.data, end, sizeof end);
-    supervisor->events.path = mem_strdup(path.data);
-    buf_release(&path);
-    if (*end && *end != '\n') (void)append_queue_add(&supervisor->events, "\n", 1);
-    // Which of the settings' files this start has: RUN/pipeline.yaml is a link to it.
-    const ssize_t size = readlinkat(supervisor->run_fd, "pipeline.yaml", settings, sizeof settings - 1);
-    snprintf(text, sizeof text, "started%s%s", size > 0 ? " with " : "", settings);
-    supervisor_add_event(supervisor, EVENT_STARTED, machine, text);
-}
-
 status supervisor_run(struct deployment *deployment) {
     struct supervisor supervisor = {.deployment = deployment,
                                     .began = clock_monotonic(),
@@ -717,7 +700,19 @@ status supervisor_run(struct deployment *deployment) {
     unsetenv("WATCHDOG_USEC");
     TRY_TO(result, done, supervisor_open(&supervisor));
     service_notify(&supervisor.service, "READY=1");
-    supervisor_open_events(&supervisor);
+    // Goes on with this machine's events.jsonl, whose last line a power failure may have cut.
+    const char *machine = deployment_machine(deployment, deployment->here);
+    struct buf path = {0};
+    char end[2] = "", settings[64] = "", text[128];
+    buf_printf(&path, "%s/events%s%s.jsonl", deployment->pipeline->run, *machine ? "-" : "", machine);
+    file_read_tail(path.data, end, sizeof end);
+    supervisor.events.path = mem_strdup(path.data);
+    buf_release(&path);
+    if (*end && *end != '\n') (void)append_queue_add(&supervisor.events, "\n", 1);
+    // Which of the settings' files this start has: RUN/pipeline.yaml is a link to it.
+    const ssize_t size = readlinkat(supervisor.run_fd, "pipeline.yaml", settings, sizeof settings - 1);
+    snprintf(text, sizeof text, "started%s%s", size > 0 ? " with " : "", settings);
+    supervisor_add_event(&supervisor, EVENT_STARTED, machine, text);
     while (result == OK && !supervisor_finished(&supervisor)) {
         struct wire_event event;
         result = wire_poll(supervisor.wire, TICK_MS, &event);
