@@ -91,29 +91,6 @@ void view_searches_forget(struct view_search *searches, size_t index) {
     }
 }
 
-// Reads group.NAME OP NUMBER.
-static status view_search_read_figure(struct view_part *part, const char *text) {
-    const char *name = text + strlen("group."), *sign = name + strcspn(name, " =!<>");
-    const int size = (int)(sign - name);
-    part->figure = -1;
-    for (int i = 0; i < VIEW_FIGURES && part->figure < 0; i++) {
-        const char *where = view_figures[i].where;
-        if (where && (int)strlen(where) == size && !memcmp(where, name, (size_t)size)) part->figure = i;
-    }
-    if (part->figure < 0) return fail(USAGE, "no figure of a group has the name '%.*s'", size < 40 ? size : 40, name);
-    sign += strspn(sign, " ");
-    for (part->sign = 0; part->sign < SIGNS; part->sign++)
-        if (!strncmp(sign, view_signs[part->sign], strlen(view_signs[part->sign]))) break;
-    if (part->sign == SIGNS) return fail(USAGE, "expected =, !=, <, <=, > or >= behind group.%.*s", size, name);
-    sign += strlen(view_signs[part->sign]);
-    struct json_reader reader = {.text = sign, .size = strlen(sign)};
-    struct json_number number;
-    if (json_reader_number(&reader, &number) == OK && json_reader_end(&reader) == OK &&
-        json_number_double(&number, &part->number))
-        return OK;
-    return fail(USAGE, "group.%.*s is compared with a number, not with '%.40s'", size, name, sign + strspn(sign, " "));
-}
-
 // What is read of a `where`.
 struct view_reader {
     struct view_search *search;
@@ -121,7 +98,7 @@ struct view_reader {
     int depth;             // of parentheses
 };
 
-// Whether a word of `where` comes next, with a blank before and behind it.
+// Whether a word comes next.
 static bool view_reader_sees(const char *at, const char *word) {
     return !strncmp(at, word, strlen(word));
 }
@@ -146,14 +123,32 @@ static status view_reader_one(struct view_reader *in, struct view_part **out) {
     const char *end = in->at;
     while (*end && *end != ')' && !view_reader_sees(end, " and ") && !view_reader_sees(end, " or ")) end++;
     const char *text = arena_strndup(&in->search->arena, in->at, (size_t)(end - in->at));
-    if (view_reader_sees(text, "group.")) {
-        part->kind = PART_FIGURE;
-        TRY(view_search_read_figure(part, text));
-    } else {
+    if (!view_reader_sees(text, "group.")) {
         part->kind = PART_FIELD;
         TRY(condition_parse(&part->field, text));
         in->search->fields++;
+        in->at = end;
+        return OK;
     }
+    // group.NAME OP NUMBER
+    const char *name = text + strlen("group."), *sign = name + strcspn(name, " =!<>");
+    const int size = (int)(sign - name);
+    *part = (struct view_part){.kind = PART_FIGURE, .figure = -1};
+    for (int i = 0; i < VIEW_FIGURES && part->figure < 0; i++) {
+        const char *where = view_figures[i].where;
+        if (where && (int)strlen(where) == size && !memcmp(where, name, (size_t)size)) part->figure = i;
+    }
+    if (part->figure < 0) return fail(USAGE, "no figure of a group has the name '%.*s'", size < 40 ? size : 40, name);
+    sign += strspn(sign, " ");
+    while (part->sign < SIGNS && !view_reader_sees(sign, view_signs[part->sign])) part->sign++;
+    if (part->sign == SIGNS) return fail(USAGE, "expected =, !=, <, <=, > or >= behind group.%.*s", size, name);
+    sign += strlen(view_signs[part->sign]);
+    struct json_reader reader = {.text = sign, .size = strlen(sign)};
+    struct json_number number;
+    if (json_reader_number(&reader, &number) != OK || json_reader_end(&reader) != OK ||
+        !json_number_double(&number, &part->number))
+        return fail(USAGE, "group.%.*s is compared with a number, not with '%.40s'", size, name,
+                    sign + strspn(sign, " "));
     in->at = end;
     return OK;
 }

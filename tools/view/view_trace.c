@@ -154,39 +154,8 @@ static size_t view_trace_stage(struct view_trace *trace, struct string name) {
     return at;
 }
 
-// Adds the bars of a group from its row.
-static void view_trace_add(struct view_trace *trace, size_t index, const struct group_summary *summary,
-                           const struct group_row *row) {
-    const size_t before = trace->bar_count;
-    bool inside = false;
-    for (size_t i = 0; i < row->count; i++) {
-        const struct row_time *time = &row->times[i];
-        const size_t stage = view_trace_stage(trace, time->stage);
-        const double waited = i ? (double)(time->in - time[-1].out) : 0;
-        if (stage == MOST_STAGES) continue;
-        GROW(&trace->bars, trace->bar_count);
-        struct trace_bar *bar = &trace->bars[trace->bar_count++];
-        *bar = (struct trace_bar){
-            .group = trace->group_count,
-            .from = summary->issued + (double)time->in,
-            .to = summary->issued + (double)time->out,
-            .waited = waited < 0 ? 0 : waited, // the clocks of two machines may differ
-            .stage = (uint8_t)stage,
-            .replica = time->replica,
-        };
-        inside |= bar->from <= trace->to && bar->to >= trace->from;
-    }
-    if (!inside) {
-        trace->bar_count = before;
-        return;
-    }
-    GROW(&trace->groups, trace->group_count);
-    struct trace_group *group = &trace->groups[trace->group_count++];
-    *group = (struct trace_group){index, view_trace_json(trace, row->id)};
-}
-
-// Reads the groups of the span, or those of its windows; the call may be unfinished then. USAGE if there are more than
-// `most` bars.
+// Reads the groups of the span, or those of its windows, and adds their bars; the call may be unfinished then. USAGE if
+// there are more than `most` bars.
 static status view_trace_read(struct view_call *call, struct view_trace *trace, size_t most) {
     enum { AT_ONCE = 64 }; // rows that are read between two looks at the clock
     struct view_groups *groups = &call->source->groups;
@@ -199,7 +168,33 @@ static status view_trace_read(struct view_call *call, struct view_trace *trace, 
         if (trace->reach && trace->reach[i - trace->first] > trace->window * WINDOW_STEPS) continue;
         if (!view_trace_has(trace, &groups->list[i])) continue;
         TRY_TO(result, done, view_groups_row(groups, i, &row, &bytes, &found));
-        if (found) view_trace_add(trace, i, &groups->list[i].summary, &row);
+        const double issued = groups->list[i].summary.issued;
+        const size_t before = trace->bar_count;
+        bool inside = false;
+        for (size_t k = 0; found && k < row.count; k++) {
+            const struct row_time *time = &row.times[k];
+            const size_t stage = view_trace_stage(trace, time->stage);
+            const double waited = k ? (double)(time->in - time[-1].out) : 0;
+            if (stage == MOST_STAGES) continue;
+            GROW(&trace->bars, trace->bar_count);
+            struct trace_bar *bar = &trace->bars[trace->bar_count++];
+            *bar = (struct trace_bar){
+                .group = trace->group_count,
+                .from = issued + (double)time->in,
+                .to = issued + (double)time->out,
+                .waited = waited < 0 ? 0 : waited, // the clocks of two machines may differ
+                .stage = (uint8_t)stage,
+                .replica = time->replica,
+            };
+            inside |= bar->from <= trace->to && bar->to >= trace->from;
+        }
+        if (inside) {
+            GROW(&trace->groups, trace->group_count);
+            struct trace_group *group = &trace->groups[trace->group_count++];
+            *group = (struct trace_group){i, view_trace_json(trace, row.id)};
+        } else {
+            trace->bar_count = before;
+        }
         if (trace->bar_count > most)
             TRY_TO(result, done, fail(USAGE, "the span has more than %zu bars: choose a shorter one", most));
         if (++read % AT_ONCE == 0 && trace->next < trace->count && !view_may_go_on(call)) break;
