@@ -134,7 +134,7 @@ $(BUILD)/tests/unit/view_run: $(addprefix $(BUILD)/tools/view/,run_files.o metri
 
 $(BUILD)/tests/unit/processes: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,processes.o)
 
-$(BUILD)/tests/unit/consistency_training: $(BUILD)/tools/consistency/consistency_training.o
+$(BUILD)/tests/unit/consistency_training: $(addprefix $(BUILD)/tools/,consistency/consistency_training.o eval/figures.o)
 
 $(BUILD)/tests/unit/bpe_train: $(BUILD)/tools/demo/tokenizer_train.o
 

@@ -6,6 +6,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/rng.h"
+#include "tools/eval/figures.h"
 
 struct linear_schedule linear_schedule_of(int64_t pairs, int64_t pairs_per_step, int64_t epochs, double lr) {
     assert(pairs > 0 && pairs_per_step > 0 && epochs > 0);
@@ -30,11 +31,6 @@ struct scored_label {
     int label;
 };
 
-static int scored_label_compare(const void *left, const void *right) {
-    const struct scored_label *a = left, *b = right;
-    return (a->probability > b->probability) - (a->probability < b->probability);
-}
-
 void classification_compute(struct classification *out, const double *probabilities, const int *labels, size_t count,
                             double threshold) {
     struct scored_label *sorted;
@@ -47,7 +43,7 @@ void classification_compute(struct classification *out, const double *probabilit
         of_label[labels[i]]++;
         right[labels[i]] += (probabilities[i] >= threshold) == (labels[i] == 1);
     }
-    qsort(sorted, count, sizeof *sorted, scored_label_compare);
+    qsort(sorted, count, sizeof *sorted, figure_compare_numbers);
     for (size_t i = 0, end; i < count; i = end) { // a tie counts half
         double tied[2] = {0};
         for (end = i; end < count && sorted[end].probability <= sorted[i].probability; end++) tied[sorted[end].label]++;
