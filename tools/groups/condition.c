@@ -29,16 +29,17 @@ static bool condition_has_inner(const struct field *outer) {
     return outer->type == FIELD_OBJECT || outer->section == SECTION_ROLLOUT;
 }
 
-// Reads the text FIELD OP VALUE.
-static status condition_read(struct condition *condition, const char *text) {
+status condition_parse(struct condition *condition, const char *text) {
     const char *const name = text + strspn(text, " ");
     const size_t size = strcspn(name, " =!<>");
+    status result = OK;
+    *condition = (struct condition){0};
     const char *const sign = name + size + strspn(name + size, " ");
     const size_t signs = strspn(sign, "=!<>");
     const char *const value = sign + signs + strspn(sign + signs, " ");
     size_t value_size = strlen(value);
     while (value_size && value[value_size - 1] == ' ') value_size--;
-    if (!size) return fail(USAGE, "expected FIELD OP VALUE, as in accuracy = 1");
+    if (!size) TRY_TO(result, done, fail(USAGE, "expected FIELD OP VALUE, as in accuracy = 1"));
     const char *const dot = memchr(name, '.', size);
     const size_t first = dot ? (size_t)(dot - name) : size;
     condition->outer = field_find(&group_table, name, first);
@@ -50,31 +51,28 @@ static status condition_read(struct condition *condition, const char *text) {
         if (condition->inner) condition->outer = outer;
     }
     const bool found = dot ? condition->inner != NULL : condition->outer != NULL;
-    if (!found) return fail(USAGE, "no field has the name '%.*s'", size < 60 ? (int)size : 60, name);
+    if (!found) TRY_TO(result, done, fail(USAGE, "no field has the name '%.*s'", size < 60 ? (int)size : 60, name));
     assert(condition->outer);
     const struct field *field = condition->inner ? condition->inner : condition->outer;
     if (field->type == FIELD_OBJECT || field->type == FIELD_SPANS || field->type == FIELD_TIMES ||
         (condition->inner && !condition_has_inner(condition->outer)))
-        return fail(USAGE, "%.*s cannot be compared", (int)size, name);
+        TRY_TO(result, done, fail(USAGE, "%.*s cannot be compared", (int)size, name));
     condition->text =
         field->type == FIELD_STRING || (field->type == FIELD_STRINGS && condition_by_completion(condition->outer));
     for (size_t i = 0; i < sizeof comparisons / sizeof *comparisons; i++)
         if (strlen(comparisons[i].sign) == signs && !memcmp(sign, comparisons[i].sign, signs))
             condition->orders = comparisons[i].orders;
-    if (!condition->orders) return fail(USAGE, "expected =, !=, <, <=, > or >= behind %.*s", (int)size, name);
+    if (!condition->orders)
+        TRY_TO(result, done, fail(USAGE, "expected =, !=, <, <=, > or >= behind %.*s", (int)size, name));
     condition->string = (struct string){value, value_size};
-    if (condition->text) return OK;
+    if (condition->text) goto done;
     struct json_reader reader = {.text = value, .size = value_size};
     struct json_number number;
     if (json_reader_number(&reader, &number) != OK || json_reader_end(&reader) != OK ||
         !json_number_double(&number, &condition->number))
-        return fail(USAGE, "%.*s is compared with a number, not with '%.*s'", (int)size, name, (int)value_size, value);
-    return OK;
-}
-
-status condition_parse(struct condition *out, const char *text) {
-    *out = (struct condition){0};
-    const status result = condition_read(out, text);
+        TRY_TO(result, done,
+               fail(USAGE, "%.*s is compared with a number, not with '%.*s'", (int)size, name, (int)value_size, value));
+done:
     return result == OK ? OK : fail_prefix(result, "'%s'", text);
 }
 

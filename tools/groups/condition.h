@@ -26,7 +26,7 @@ struct condition {
 };
 
 // Parses a condition; the text must outlive it. USAGE "'TEXT': what is wrong".
-status condition_parse(struct condition *out, const char *text);
+status condition_parse(struct condition *condition, const char *text);
 
 // Returns whether the condition holds for a completion of the group, which need not exist: its values are then absent.
 bool condition_holds(struct condition *condition, const struct group *group, size_t completion);

@@ -383,29 +383,6 @@ static void replay_remove_later(const struct replay *replay, struct json *tree) 
     json_remove(tree, "times");
 }
 
-// Removes what the stage has added. What a user's program adds is not declared: it is what no stage of the run and not
-// the source makes, if it is the only program.
-static void replay_remove_own(const struct replay *replay, struct json *tree) {
-    const struct pipeline *pipeline = replay->pipeline;
-    size_t programs = 0;
-    json_remove(tree, "quarantine");
-    if (replay->stage->kind) {
-        replay_remove_kind(tree, replay->stage->kind);
-        return;
-    }
-    for (size_t i = 0; i < pipeline->stage_count; i++) programs += !pipeline->stages[i].kind;
-    if (programs > 1) return;
-    for (enum stage_id kind = STAGE_REFSCORE; kind < STAGE_OPTIM; kind++) {
-        bool made = false;
-        for (size_t i = 0; i < pipeline->stage_count; i++) made |= pipeline->stages[i].kind == &stage_kinds[kind];
-        if (!made) replay_remove_kind(tree, &stage_kinds[kind]);
-    }
-    for (size_t i = tree->count; i-- > 0;) {
-        const struct string key = tree->items[i].key;
-        if (!field_find(&group_table, key.data, key.size)) json_remove(tree, key.data);
-    }
-}
-
 // ---- the program ----
 
 // The arguments of the stage's program, as the run has them, but for what is read from elsewhere; ends with NULL, in
@@ -476,9 +453,11 @@ static void replay_pending_free(struct replay_pending *pending) {
 // is damaged or gone.
 static status replay_make(struct replay *replay, const struct replay_item *item, struct buf *line,
                           struct replay_pending **out) {
+    const struct pipeline *pipeline = replay->pipeline;
     struct group *group = NULL;
     struct json *tree;
     struct buf text = {0};
+    size_t programs = 0;
     status result;
     TRY(group_store_get(replay->groups[item->store], item->id, &group));
     if (!group) return fail(DATAERR, "group %s is gone from the store", item->id);
@@ -491,7 +470,23 @@ static status replay_make(struct replay *replay, const struct replay_item *item,
     TRY_TO(result, done, json_parse_object(&tree, &pending->arena, text.data, text.size, "the stored group"));
     replay_remove_later(replay, pending->then);
     replay_remove_later(replay, tree);
-    replay_remove_own(replay, tree);
+    // Removes what the stage has added. What a user's program adds is not declared: it is what no stage of the run and
+    // not the source makes, if it is the only program.
+    json_remove(tree, "quarantine");
+    for (size_t i = 0; i < pipeline->stage_count; i++) programs += !pipeline->stages[i].kind;
+    if (replay->stage->kind) {
+        replay_remove_kind(tree, replay->stage->kind);
+    } else if (programs == 1) {
+        for (enum stage_id kind = STAGE_REFSCORE; kind < STAGE_OPTIM; kind++) {
+            bool made = false;
+            for (size_t i = 0; i < pipeline->stage_count; i++) made |= pipeline->stages[i].kind == &stage_kinds[kind];
+            if (!made) replay_remove_kind(tree, &stage_kinds[kind]);
+        }
+        for (size_t i = tree->count; i-- > 0;) {
+            const struct string key = tree->items[i].key;
+            if (!field_find(&group_table, key.data, key.size)) json_remove(tree, key.data);
+        }
+    }
     buf_clear(line);
     json_print(line, tree);
     result = group_from_json(&pending->sent, line->data, line->size);
