@@ -233,22 +233,6 @@ static status draw_part(const struct draw_options *given, const char *dir, const
     return OK;
 }
 
-// Appends a sequence of names and letters that repeats.
-static void draw_rounds(struct buf *out, uint64_t key) {
-    enum { WORDS = 48, SHORTEST = 4, LONGEST = 12 };
-    const uint64_t round = SHORTEST + rng_below(key, STREAM_WHICH, 0, LONGEST - SHORTEST + 1);
-    for (uint64_t i = 0; i < WORDS; i++) {
-        const uint64_t word = i % round, value = rng_below(key, STREAM_REASONING, word, WORLD_VALUES);
-        if (rng_below(key, STREAM_TENSE, word, 5) == 0)
-            buf_printf(out, " %c", (char)('A' + value));
-        else
-            buf_printf(out, " %s",
-                       world_answer_name((enum task)rng_below(key, STREAM_CLIP, word, TASKS),
-                                         rng_below(key, STREAM_ANSWER, word, 4) ? TENSE_PAST : TENSE_PRESENT,
-                                         (int)value));
-    }
-}
-
 // The options of a question that is not asked.
 struct option_list {
     enum task task;
@@ -305,7 +289,19 @@ static void draw_exercise(struct buf *out, struct buf *corpus, uint64_t seed, en
     switch (exercise) {
     case EXERCISE_ROUNDS:
         buf_puts(&prompt, "Which words come again?\n");
-        draw_rounds(&response, key);
+        // A sequence of names and letters that repeats.
+        enum { WORDS = 48, SHORTEST = 4, LONGEST = 12 };
+        const uint64_t round = SHORTEST + rng_below(key, STREAM_WHICH, 0, LONGEST - SHORTEST + 1);
+        for (uint64_t i = 0; i < WORDS; i++) {
+            const uint64_t word = i % round, value = rng_below(key, STREAM_REASONING, word, WORLD_VALUES);
+            if (rng_below(key, STREAM_TENSE, word, 5) == 0)
+                buf_printf(&response, " %c", (char)('A' + value));
+            else
+                buf_printf(&response, " %s",
+                           world_answer_name((enum task)rng_below(key, STREAM_CLIP, word, TASKS),
+                                             rng_below(key, STREAM_ANSWER, word, 4) ? TENSE_PAST : TENSE_PRESENT,
+                                             (int)value));
+        }
         break;
     case EXERCISE_SOME_LETTERS:
     case EXERCISE_LETTERS:
