@@ -224,6 +224,13 @@ status subcommand_read_runs(const char *operand, struct arena *arena, struct str
     return OK;
 }
 
+struct string subcommand_last_part(const char *path) {
+    size_t end = strlen(path), begin;
+    while (end > 1 && path[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';) begin--;
+    return (struct string){path + begin, end - begin};
+}
+
 int subcommand_exit(status result) {
     if (result == OK && (fflush(stdout) || ferror(stdout)))
         result = fail(UNAVAILABLE, "cannot write to standard output");

@@ -47,6 +47,9 @@ status subcommand_each_group(const char *path, status (*visit)(void *context, co
 // Reads the operand NAME=RUN[,RUN...] of a method and its trainings, into the arena. USAGE.
 status subcommand_read_runs(const char *operand, struct arena *arena, struct string *name, struct string_list *runs);
 
+// Returns the last part of a path, without what slashes stand behind it; it points into the path.
+struct string subcommand_last_part(const char *path);
+
 // Flushes standard output, logs a failure and returns the exit code: 0 for OK and END, that of UNAVAILABLE when the
 // output could not be written. An empty fail_text() is not logged: it was said before.
 int subcommand_exit(status result);

@@ -346,24 +346,13 @@ static status eval_visit(void *context, const struct group *group) {
     return OK;
 }
 
-// Returns the name of a file's column: the last part of its path, without .jsonl.
-static struct string eval_name(const char *path) {
-    static const char suffix[] = ".jsonl";
-    size_t end = strlen(path), begin;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (begin = end; begin > 0 && path[begin - 1] != '/';) begin--;
-    struct string name = {path + begin, end - begin};
-    const size_t size = sizeof suffix - 1;
-    if (name.size > size && !memcmp(name.data + name.size - size, suffix, size)) name.size -= size;
-    return name;
-}
-
 status eval_main(struct subcommand_call *call) {
     const struct eval_options *given = call->given;
     struct eval_column *columns = NULL;
     struct string *names = NULL;
     struct figure_table table = {
         .sections = eval_sections, .section_count = EVAL_SECTIONS, .label_width = 22, .column_width = 24};
+    static const char suffix[] = ".jsonl";
     struct buf released = {0};
     bool below = false;
     status result = OK;
@@ -377,7 +366,9 @@ status eval_main(struct subcommand_call *call) {
         columns[i].released = given->released ? &released : NULL;
         columns[i].by = (enum eval_by)given->by;
         columns[i].path = call->list[i];
-        names[i] = eval_name(call->list[i]);
+        names[i] = subcommand_last_part(call->list[i]); // without .jsonl
+        const size_t stem = names[i].size > sizeof suffix - 1 ? names[i].size - (sizeof suffix - 1) : 0;
+        if (stem && !memcmp(names[i].data + stem, suffix, sizeof suffix - 1)) names[i].size = stem;
         if (table.column_width < names[i].size + 2) table.column_width = names[i].size + 2;
         TRY_TO(result, done, subcommand_each_group(call->list[i], eval_visit, &columns[i]));
         (void)eval_find(&columns[i], EVAL_TOTALS, eval_no_name); // an empty file has them, too

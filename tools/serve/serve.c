@@ -465,30 +465,25 @@ static status serve_loop(struct serve *serve) {
 
 // ---- the program ----
 
-static status serve_read_key(struct serve *serve) {
-    const char *path = serve->given->api_key_file;
-    struct buf text = {0};
-    if (!path) return OK;
-    TRY(file_read(path, &text));
-    const size_t size = text.data ? strcspn(text.data, "\r\n") : 0;
-    const bool fits = size && size < sizeof serve->key && !memchr(text.data, 0, size);
-    if (fits) memcpy(serve->key, text.data, size);
-    buf_release(&text);
-    return fits ? OK : fail(DATAERR, "%s: no key of 1 to %zu bytes in its first line", path, sizeof serve->key - 1);
-}
-
 status serve_main(struct subcommand_call *call) {
     struct serve serve = {.given = call->given, .started = (int64_t)clock_realtime(), .prepared = -1};
     const char *model = call->list[0];
-    size_t end = strlen(model);
+    const struct string last = subcommand_last_part(model);
     status result;
-    while (end > 1 && model[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin && model[begin - 1] != '/') begin--;
-    snprintf(serve.name, sizeof serve.name, "%.*s", (int)(end - begin), model + begin);
+    snprintf(serve.name, sizeof serve.name, "%.*s", (int)last.size, last.data);
     if (serve.given->name) snprintf(serve.name, sizeof serve.name, "%s", serve.given->name);
     TRY(signals_open());
-    TRY(serve_read_key(&serve));
+    const char *key_file = serve.given->api_key_file;
+    if (key_file) {
+        struct buf text = {0};
+        TRY(file_read(key_file, &text));
+        const size_t size = text.data ? strcspn(text.data, "\r\n") : 0;
+        const bool fits = size && size < sizeof serve.key && !memchr(text.data, 0, size);
+        if (fits) memcpy(serve.key, text.data, size);
+        buf_release(&text);
+        if (!fits)
+            return fail(DATAERR, "%s: no key of 1 to %zu bytes in its first line", key_file, sizeof serve.key - 1);
+    }
     pthread_mutex_init(&serve.lock, NULL);
     pthread_cond_init(&serve.changed, NULL);
     TRY_TO(result, done, chat_open(&serve.chat, model, NULL, &serve.given->chat, (int)serve.given->rows));
