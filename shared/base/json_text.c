@@ -421,20 +421,27 @@ struct json_decimal {
     int exponent; // of its first digit
 };
 
-// Sets *decimal to the shortest number that reads back as the positive float32, if that is easily found: with products
-// of doubles, whose errors are far below the margin.
-static bool json_shortest_float(double value, struct json_decimal *decimal) {
+// Sets *decimal to the shortest number that reads back as the positive value, if that is easily found: a float32 with
+// products of doubles, whose errors are far below the margin.
+static bool json_shortest(double value, bool single, struct json_decimal *decimal) {
     static const double parts[] = {1, 1e-1, 1e-2, 1e-3}, margin = 1e-4;
-    if (!(value >= 1e-10 && value < 1e6)) return false;
+    int exponent = 0;
+    if (single ? !(value >= 1e-10 && value < 1e6) : !(value >= 1e-4 && value < 1e15)) return false;
+    while (value >= json_powers[exponent + 1]) exponent++;
+    while (exponent <= 0 && value * json_powers[-exponent] < 1) exponent--;
+    if (!single) { // of 15 digits only one number reads back: a product and a quotient of two exact numbers find it
+        const int decimals = 14 - exponent;
+        assert(decimals >= 0 && decimals < JSON_POWERS);
+        const double digits = nearbyint(value * json_powers[decimals]);
+        *decimal = (struct json_decimal){(uint64_t)digits, decimals, exponent};
+        return digits >= json_powers[14] && digits < json_powers[15] && digits / json_powers[decimals] == value;
+    }
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     const bool power = !(bits << 12); // of two: the numbers below are closer together
     bits &= UINT64_C(0x7ff) << 52;
     double half;
     memcpy(&half, &bits, sizeof half);
-    int exponent = 0;
-    while (value >= json_powers[exponent + 1]) exponent++;
-    while (exponent <= 0 && value * json_powers[-exponent] < 1) exponent--;
     // The value in units of its ninth digit, and how far from it a number still reads back.
     const double scaled = value * json_powers[8 - exponent];
     half *= 0x1p-24 * json_powers[8 - exponent];
@@ -449,20 +456,6 @@ static bool json_shortest_float(double value, struct json_decimal *decimal) {
         return (double)digits >= json_powers[8 - dropped] && (double)digits < json_powers[9 - dropped];
     }
     return false;
-}
-
-// Sets *decimal to the 15 digits that read back as the positive value, if there are such: of 15 digits only one number
-// does. It takes a product and a quotient of two exact numbers.
-static bool json_shortest_double(double value, struct json_decimal *decimal) {
-    int exponent = 0;
-    if (!(value >= 1e-4 && value < 1e15)) return false;
-    while (value >= json_powers[exponent + 1]) exponent++;
-    while (exponent <= 0 && value * json_powers[-exponent] < 1) exponent--;
-    const int decimals = 14 - exponent;
-    assert(decimals >= 0 && decimals < JSON_POWERS);
-    const double digits = nearbyint(value * json_powers[decimals]);
-    *decimal = (struct json_decimal){(uint64_t)digits, decimals, exponent};
-    return digits >= json_powers[14] && digits < json_powers[15] && digits / json_powers[decimals] == value;
 }
 
 enum { JSON_EIGHT_PLACES = 100000000 };
@@ -484,8 +477,24 @@ static char *json_put_digits(char *at, uint64_t digits) {
     return at + 8;
 }
 
-// Writes the number as %g does.
-static char *json_put_decimal(char *at, struct json_decimal decimal) {
+char *json_put_number(char *at, double value, bool single) {
+    struct json_decimal decimal;
+    const char *special = !isfinite(value) ? "null" : value != 0 ? NULL : signbit(value) ? "-0.0" : "0";
+    if (special) return stpcpy(at, special);
+    if (!json_shortest(fabs(value), single, &decimal)) {
+        // Tries precisions until the text reads back as the same value. %g drops trailing zeros, so a value with a
+        // shorter text prints it at the first precision, and the text found is the shortest.
+        int length = 0;
+        for (int digits = single ? 6 : 15; digits <= (single ? 9 : 17); digits++) {
+            length = snprintf(at, JSON_NUMBER_SIZE, "%.*g", digits, value);
+            assert(length > 0 && length < JSON_NUMBER_SIZE);
+            if (!single && strtod(at, NULL) == value) break;
+            if (single && strtof(at, NULL) == (float)value && (float)strtod(at, NULL) == (float)value) break;
+        }
+        return at + length;
+    }
+    // Writes it as %g does.
+    if (value < 0) *at++ = '-';
     while (decimal.decimals > 0 && decimal.digits % 10 == 0) {
         decimal.digits /= 10;
         decimal.decimals--;
@@ -507,28 +516,6 @@ static char *json_put_decimal(char *at, struct json_decimal decimal) {
     if (decimal.exponent >= 0) return at;
     at = stpcpy(at, decimal.exponent > -10 ? "e-0" : "e-");
     return json_put_digits(at, (uint64_t)-decimal.exponent);
-}
-
-char *json_put_number(char *at, double value, bool single) {
-    struct json_decimal decimal;
-    const char *special = !isfinite(value) ? "null" : value != 0 ? NULL : signbit(value) ? "-0.0" : "0";
-    if (special) return stpcpy(at, special);
-    const bool found =
-        single ? json_shortest_float(fabs(value), &decimal) : json_shortest_double(fabs(value), &decimal);
-    if (found) {
-        if (value < 0) *at++ = '-';
-        return json_put_decimal(at, decimal);
-    }
-    // Tries precisions until the text reads back as the same value. %g drops trailing zeros, so a value with a shorter
-    // text prints it at the first precision, and the text found is the shortest.
-    int length = 0;
-    for (int digits = single ? 6 : 15; digits <= (single ? 9 : 17); digits++) {
-        length = snprintf(at, JSON_NUMBER_SIZE, "%.*g", digits, value);
-        assert(length > 0 && length < JSON_NUMBER_SIZE);
-        if (!single && strtod(at, NULL) == value) break;
-        if (single && strtof(at, NULL) == (float)value && (float)strtod(at, NULL) == (float)value) break;
-    }
-    return at + length;
 }
 
 char *json_put_int(char *at, int64_t value) {

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <utf8proc.h>
 
 static_assert(sizeof(utf8proc_int32_t) == sizeof(int32_t), "code points are 32 bits wide");
@@ -62,28 +61,6 @@ void python_split(struct arena *arena, struct string string, struct string_array
     for (size_t i = 0; i < count; i++) at = python_next_word(string, at, &words->data[i]);
 }
 
-// Returns whether a string without white space and underscores is a number, so that strtod's further forms are refused.
-static bool python_is_number(const char *text) {
-    static const char digits[] = "0123456789";
-    const char *unsigned_part = text + (*text == '+' || *text == '-');
-    if (!strcasecmp(unsigned_part, "inf") || !strcasecmp(unsigned_part, "infinity") ||
-        !strcasecmp(unsigned_part, "nan"))
-        return true;
-    size_t whole = strspn(unsigned_part, digits), fraction = 0;
-    const char *at = unsigned_part + whole;
-    if (*at == '.') {
-        fraction = strspn(at + 1, digits);
-        at += 1 + fraction;
-    }
-    if (!whole && !fraction) return false;
-    if (*at == 'e' || *at == 'E') {
-        at += 1 + (at[1] == '+' || at[1] == '-');
-        if (!strspn(at, digits)) return false;
-        at += strspn(at, digits);
-    }
-    return !*at;
-}
-
 bool python_float(struct string string, double *value) {
     static const char ascii_space[] = " \t\n\v\f\r"; // float() strips these of ASCII, but not U+001C to U+001F
     char *ascii, *end, *kept;
@@ -116,8 +93,9 @@ bool python_float(struct string string, double *value) {
             found = false;
     }
     *kept = 0;
-    found = found && python_is_number(number);
-    if (found) *value = strtod(number, NULL);
+    const double parsed = strtod(number, &end);
+    found = found && end > number && !*end && !strpbrk(number, "xX("); // float() has no hexadecimal and no nan(...)
+    if (found) *value = parsed;
     free(ascii);
     return found;
 }

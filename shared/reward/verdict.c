@@ -125,22 +125,20 @@ static bool concludes_goes_on(struct string sentence, size_t at) {
     return at > from && utf8proc_category(concludes_char_at(sentence, at)) == UTF8PROC_CATEGORY_LL;
 }
 
-// Whether the word `option` and white space stand before `at`.
-static bool concludes_follows_option(struct string sentence, size_t at) {
-    static const char word[] = "ption";
-    const struct string before = python_strip(string_slice(sentence, 0, at));
-    const size_t end = (size_t)(before.data - sentence.data) + before.size, size = sizeof word;
-    if (end == at || before.size < size || memcmp(sentence.data + end - size + 1, word, size - 1) != 0) return false;
-    const char first = sentence.data[end - size];
-    return (first == 'o' || first == 'O') && !is_word_character(concludes_char_before(sentence, end - size));
-}
-
 // Whether the ASCII letter at `at` names an option.
 static bool concludes_is_letter(struct string sentence, size_t at) {
     const int32_t before = concludes_char_before(sentence, at), after = concludes_char_at(sentence, at + 1);
     const char letter = sentence.data[at];
     if (concludes_joins(before) || concludes_joins(after)) return false;
-    if (letter >= 'a') return (before == '(' && after == ')') || concludes_follows_option(sentence, at);
+    if (letter >= 'a') { // in brackets, or behind the word `option` and white space
+        if (before == '(' && after == ')') return true;
+        static const char word[] = "ption";
+        const struct string head = python_strip(string_slice(sentence, 0, at));
+        const size_t end = (size_t)(head.data - sentence.data) + head.size, size = sizeof word;
+        if (end == at || head.size < size || memcmp(sentence.data + end - size + 1, word, size - 1) != 0) return false;
+        const char first = sentence.data[end - size];
+        return (first == 'o' || first == 'O') && !is_word_character(concludes_char_before(sentence, end - size));
+    }
     if (letter == 'I') return !concludes_goes_on(sentence, at + 1);
     if (letter != 'A' || !concludes_goes_on(sentence, at + 1)) return true;
     size_t length;
