@@ -387,67 +387,51 @@ void picture_list_release(struct picture_list *list) {
 
 // A clip that is a directory of pictures: each one is decoded as an image and resized as a video's frame.
 
-struct picture_clip {
-    const struct sampling_config *sampling;
-    struct frames frames;
-    uint8_t *pixels;    // NULL until the first picture is decoded
-    double *timestamps; // behind them in one block
-};
-
-static double picture_time(const void *context, int64_t index) {
-    return (double)index / ((const struct picture_clip *)context)->sampling->frame_rate;
-}
-
-// Decodes a picture and resizes it into its place. The first one decides the size of all.
-static status picture_decode(struct picture_clip *clip, int index, const char *path) {
-    struct frames *frames = &clip->frames;
-    struct image_reader image;
-    const struct image_rows *rows = &image.rows;
-    struct resizer *resizer = NULL;
-    uint8_t *rgb = NULL;
-    status result;
-    TRY_TO(result, done, image_open(&image, path));
-    if (!clip->pixels)
-        TRY_TO(
-            result, done,
-            sampling_new_frames(clip->sampling, rows->height, rows->width, frames, &clip->pixels, &clip->timestamps));
-    const size_t stride = (size_t)rows->width * 3, bytes = (size_t)frames->height * (size_t)frames->width * 3;
-    TRY_TO(result, done, NEW_LARGE(&rgb, (size_t)rows->height * stride));
-    for (int y = 0; y < rows->height; y++) {
-        const uint8_t *row = NULL;
-        TRY_TO(result, done, rows->row(rows->context, y, &row));
-        memcpy(rgb + (size_t)y * stride, row, stride);
-    }
-    TRY_TO(result, done, resizer_new(&resizer, rows->height, rows->width, frames->height, frames->width));
-    resizer_run(resizer, rgb, (ptrdiff_t)stride, clip->pixels + (size_t)index * bytes);
-done:
-    resizer_free(&resizer);
-    free(rgb);
-    image_close(&image);
-    return result;
+static double picture_time(const void *sampling, int64_t index) {
+    return (double)index / ((const struct sampling_config *)sampling)->frame_rate;
 }
 
 status picture_clip_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling) {
-    struct picture_clip clip = {.sampling = sampling, .frames = {.video = true}};
+    struct frames frames = {.video = true};
+    uint8_t *pixels = NULL;    // until the first picture, which decides the size of all, is decoded
+    double *timestamps = NULL; // behind them in one block
     struct picture_list list;
     int64_t first, range;
     *view = (struct frames_view){0};
     status result;
     TRY_TO(result, done, picture_list_read(&list, path));
-    TRY_TO(result, done, sampling_range(sampling, (int64_t)list.count, picture_time, &clip, &first, &range));
-    TRY_TO(result, done, sampling_frame_count(sampling, range, sampling->frame_rate, &clip.frames.count));
-    clip.frames.seconds_per_grid = 2 / ((double)clip.frames.count / (double)range * sampling->frame_rate);
-    for (int i = 0; i < clip.frames.count; i++) {
-        const int64_t at = first + sampling_frame_index(range, clip.frames.count, i);
-        result = picture_decode(&clip, i, list.paths[at]);
+    TRY_TO(result, done, sampling_range(sampling, (int64_t)list.count, picture_time, sampling, &first, &range));
+    TRY_TO(result, done, sampling_frame_count(sampling, range, sampling->frame_rate, &frames.count));
+    frames.seconds_per_grid = 2 / ((double)frames.count / (double)range * sampling->frame_rate);
+    for (int i = 0; i < frames.count; i++) {
+        const int64_t at = first + sampling_frame_index(range, frames.count, i);
+        struct image_reader image;
+        const struct image_rows *rows = &image.rows;
+        struct resizer *resizer = NULL;
+        uint8_t *rgb = NULL;
+        result = image_open(&image, list.paths[at]);
+        if (result == OK && !pixels)
+            result = sampling_new_frames(sampling, rows->height, rows->width, &frames, &pixels, &timestamps);
+        const size_t stride = (size_t)rows->width * 3, bytes = (size_t)frames.height * (size_t)frames.width * 3;
+        if (result == OK) result = NEW_LARGE(&rgb, (size_t)rows->height * stride);
+        for (int y = 0; result == OK && y < rows->height; y++) {
+            const uint8_t *row = NULL;
+            result = rows->row(rows->context, y, &row);
+            if (result == OK) memcpy(rgb + (size_t)y * stride, row, stride);
+        }
+        if (result == OK) result = resizer_new(&resizer, rows->height, rows->width, frames.height, frames.width);
+        if (result == OK) resizer_run(resizer, rgb, (ptrdiff_t)stride, pixels + (size_t)i * bytes);
+        resizer_free(&resizer);
+        free(rgb);
+        image_close(&image);
         if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path_base_name(list.paths[at]));
         if (result != OK) goto done;
-        clip.timestamps[i] = picture_time(&clip, at);
+        timestamps[i] = picture_time(sampling, at);
     }
-    *view = (struct frames_view){.frames = clip.frames, .owned = clip.pixels};
-    clip.pixels = NULL;
+    *view = (struct frames_view){.frames = frames, .owned = pixels};
+    pixels = NULL;
 done:
-    free(clip.pixels);
+    free(pixels);
     picture_list_release(&list);
     return result;
 }

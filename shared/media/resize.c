@@ -124,15 +124,12 @@ struct resizer {
     const float **rows;        // [vertical taps]: the ring's rows in order
 };
 
-static void resize_to_float_c(float *out, const uint8_t *in, int count) {
-    for (int i = 0; i < count; i++) out[i] = in[i];
-}
-
-static void resize_horizontal_c(float *out, const float *in, const int *first, const float *weights, int taps,
-                                int width) {
+static void resize_horizontal_c(float *out, float *row, const uint8_t *in, int count, const int *first,
+                                const float *weights, int taps, int width) {
+    for (int i = 0; i < count; i++) row[i] = in[i];
     for (int x = 0; x < width; x++) {
         const float *column = weights + (size_t)(x / 4) * (size_t)taps * 4 + x % 4;
-        const float *from = in + (size_t)first[x] * 3;
+        const float *from = row + (size_t)first[x] * 3;
         float sum[3] = {0};
         for (int j = 0; j < taps; j++) {
             for (int c = 0; c < 3; c++) sum[c] = fmaf(column[(size_t)j * 4], from[j * 3 + c], sum[c]);
@@ -149,7 +146,7 @@ static void resize_vertical_c(uint8_t *out, const float *const *rows, const floa
     }
 }
 
-const struct resize_ops resize_c = {"c", resize_to_float_c, resize_horizontal_c, resize_vertical_c};
+const struct resize_ops resize_c = {"c", resize_horizontal_c, resize_vertical_c};
 
 const struct resize_ops *const *resize_ops_available(int *count) {
     static const struct resize_ops *const versions[] = {&resize_c, &resize_avx2};
@@ -219,9 +216,8 @@ void resizer_run(struct resizer *resizer, const uint8_t *in, ptrdiff_t stride, u
         int first = vertical->first[y];
         assert(first + vertical->taps <= vertical->in);
         for (next = next < first ? first : next; next < first + vertical->taps; next++) {
-            ops->to_float(resizer->in_row, in + next * stride, horizontal->in * 3);
-            ops->horizontal(resizer_ring_row(resizer, next), resizer->in_row, horizontal->first,
-                            resizer->horizontal_weights, horizontal->taps, horizontal->out);
+            ops->horizontal(resizer_ring_row(resizer, next), resizer->in_row, in + next * stride, horizontal->in * 3,
+                            horizontal->first, resizer->horizontal_weights, horizontal->taps, horizontal->out);
         }
         for (int j = 0; j < vertical->taps; j++) resizer->rows[j] = resizer_ring_row(resizer, first + j);
         ops->vertical(out + (size_t)y * (size_t)horizontal->out * 3, resizer->rows,

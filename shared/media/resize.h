@@ -37,11 +37,10 @@ status image_resize(const struct image_rows *rows, int out_height, int out_width
 // multiply-adds in the order of j.
 struct resize_ops {
     const char *name;
-    // out[i] = in[i], i < count.
-    void (*to_float)(float *out, const uint8_t *in, int count);
-    // out[x, c] = sum over j of weights[x / 4][j][x % 4] * in[first[x] + j, c], for x < width and c < 3; width is a
-    // multiple of 4. May read and write up to 4 floats past the end.
-    void (*horizontal)(float *out, const float *in, const int *first, const float *weights, int taps, int width);
+    // row[i] = in[i], i < count; out[x, c] = sum over j of weights[x / 4][j][x % 4] * row[first[x] + j, c], for x <
+    // width and c < 3; width is a multiple of 4. May read and write up to 4 floats past the end.
+    void (*horizontal)(float *out, float *row, const uint8_t *in, int count, const int *first, const float *weights,
+                       int taps, int width);
     // out[i] = sum over j of weights[j] * rows[j][i], clamped, halves rounded to even, for i < count; count is a
     // multiple of 4.
     void (*vertical)(uint8_t *out, const float *const *rows, const float *weights, int taps, int count);

@@ -6,15 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-static void resize_to_float(float *out, const uint8_t *in, int count) {
-    int i = 0;
-    for (; i + 8 <= count; i += 8) {
-        __m256i ints = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(in + i)));
-        _mm256_storeu_ps(out + i, _mm256_cvtepi32_ps(ints));
-    }
-    for (; i < count; i++) out[i] = in[i];
-}
-
 static __m256 resize_load_two(const float *a, const float *b) {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
 }
@@ -25,11 +16,17 @@ static void resize_store_two(float *out, __m256 pixels) {
     _mm_storeu_ps(out + 3, _mm256_extractf128_ps(pixels, 1));
 }
 
-static void resize_horizontal(float *out, const float *in, const int *first, const float *weights, int taps,
-                              int width) {
+static void resize_horizontal(float *out, float *row, const uint8_t *in, int count, const int *first,
+                              const float *weights, int taps, int width) {
+    int i = 0;
+    for (; i + 8 <= count; i += 8) {
+        __m256i ints = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(in + i)));
+        _mm256_storeu_ps(row + i, _mm256_cvtepi32_ps(ints));
+    }
+    for (; i < count; i++) row[i] = in[i];
     for (int x = 0; x < width; x += 4, weights += (size_t)taps * 4) {
-        const float *a = in + first[x] * 3, *b = in + first[x + 1] * 3;
-        const float *c = in + first[x + 2] * 3, *d = in + first[x + 3] * 3;
+        const float *a = row + first[x] * 3, *b = row + first[x + 1] * 3;
+        const float *c = row + first[x + 2] * 3, *d = row + first[x + 3] * 3;
         __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
         for (int j = 0; j < taps; j++) {
             __m256 four = _mm256_broadcast_ps((const void *)(weights + (size_t)j * 4));
@@ -68,7 +65,7 @@ static void resize_vertical(uint8_t *out, const float *const *rows, const float 
     }
 }
 
-const struct resize_ops resize_avx2 = {"avx2", resize_to_float, resize_horizontal, resize_vertical};
+const struct resize_ops resize_avx2 = {"avx2", resize_horizontal, resize_vertical};
 #else
-const struct resize_ops resize_avx2 = {"avx2", 0, 0, 0};
+const struct resize_ops resize_avx2 = {"avx2", 0, 0};
 #endif

@@ -286,33 +286,6 @@ static int video_find_sample(const struct video *video, int64_t pts) {
 
 // ---- decoding packets ----
 
-// Keeps the decoder's frame if it is a sample. The first sample decides the size of all.
-static status video_decoder_take_frame(struct video_decoder *decoder) {
-    struct video *video = decoder->video;
-    const AVFrame *frame = decoder->frame;
-    int64_t pts = frame->pts;
-    if (video->by_index && !video->samples) {
-        GROW(&video->decoded_times, (size_t)video->decoded_count);
-        int64_t time = frame->best_effort_timestamp;
-        double time_base = av_q2d(video->demuxer.stream->time_base);
-        video->decoded_times[video->decoded_count] = time == AV_NOPTS_VALUE ? NAN : (double)time * time_base;
-    }
-    if (video->by_index) pts = video->decoded_count++;
-    int i = video->samples ? video_find_sample(video, pts) : -1;
-    if (i < 0) return OK;
-    if (!video->pixels) {
-        struct frame_size size = frame_rotated_size(frame, video->rotation);
-        TRY(sampling_new_frames(video->sampling, size.height, size.width, &video->frames, &video->pixels,
-                                &video->timestamps));
-    }
-    struct frame_size size = {video->frames.height, video->frames.width};
-    size_t bytes = (size_t)size.height * (size_t)size.width * 3;
-    TRY(frame_convert(&decoder->converter, frame, video->rotation, size, video->pixels + (size_t)i * bytes));
-    assert(!video->samples[i].done);
-    video->samples[i].done = true;
-    return OK;
-}
-
 static status video_decoder_note_error(struct video_decoder *decoder, int code) {
     status result = ffmpeg_fail(code, "cannot be decoded");
     if (result != BAD_SAMPLE) return result;
@@ -320,20 +293,41 @@ static status video_decoder_note_error(struct video_decoder *decoder, int code) 
     return OK;
 }
 
-// Sends one packet (NULL: the end) to the codec and takes the frames that come out. An error of the codec is noted and
-// does not fail: only the samples count.
+// Sends one packet (NULL: the end) to the codec and keeps those of the frames that come out which are samples. The
+// first sample decides the size of all. An error of the codec is noted and does not fail: only the samples count.
 static status video_decoder_send(struct video_decoder *decoder, const AVPacket *packet) {
+    struct video *video = decoder->video;
+    AVFrame *frame = decoder->frame;
     ffmpeg_clear_error();
     int code = avcodec_send_packet(decoder->codec, packet);
     if (code < 0 && code != AVERROR_EOF) TRY(video_decoder_note_error(decoder, code));
-    for (;;) {
-        code = avcodec_receive_frame(decoder->codec, decoder->frame);
+    status result = OK;
+    for (; result == OK; av_frame_unref(frame)) {
+        code = avcodec_receive_frame(decoder->codec, frame);
         if (code == AVERROR(EAGAIN) || code == AVERROR_EOF) return OK;
         if (code < 0) return video_decoder_note_error(decoder, code);
-        status result = video_decoder_take_frame(decoder);
-        av_frame_unref(decoder->frame);
-        if (result != OK) return result;
+        int64_t pts = frame->pts;
+        if (video->by_index && !video->samples) {
+            GROW(&video->decoded_times, (size_t)video->decoded_count);
+            int64_t time = frame->best_effort_timestamp;
+            double time_base = av_q2d(video->demuxer.stream->time_base);
+            video->decoded_times[video->decoded_count] = time == AV_NOPTS_VALUE ? NAN : (double)time * time_base;
+        }
+        if (video->by_index) pts = video->decoded_count++;
+        int i = video->samples ? video_find_sample(video, pts) : -1;
+        if (i < 0) continue;
+        struct frame_size size = frame_rotated_size(frame, video->rotation);
+        if (!video->pixels)
+            result = sampling_new_frames(video->sampling, size.height, size.width, &video->frames, &video->pixels,
+                                         &video->timestamps);
+        if (result != OK) continue;
+        size = (struct frame_size){video->frames.height, video->frames.width};
+        size_t bytes = (size_t)size.height * (size_t)size.width * 3;
+        result = frame_convert(&decoder->converter, frame, video->rotation, size, video->pixels + (size_t)i * bytes);
+        assert(!video->samples[i].done);
+        video->samples[i].done = result == OK;
     }
+    return result;
 }
 
 // Decodes the packets first..last and what the codec still holds then.
