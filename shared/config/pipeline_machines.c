@@ -203,26 +203,9 @@ static int pipeline_port_range(const struct pipeline *pipeline, int machine, int
     return pipeline_port(pipeline, &pipeline->machines[machine], stage);
 }
 
-// Finds a port that two machines with one address share, 0 if there is none.
-static int pipeline_shared_port(const struct pipeline *pipeline, int a, int b) {
-    const char *address = pipeline->machines[a].address, *other = pipeline->machines[b].address;
-    const int stages = (int)pipeline->stage_count;
-    if (!address || !other || strcmp(address, other) != 0) return 0;
-    for (int i = -1; i < stages; i++) {
-        for (int k = -1; k < stages; k++) {
-            int count_a, count_b;
-            const int first_a = pipeline_port_range(pipeline, a, i, &count_a),
-                      first_b = pipeline_port_range(pipeline, b, k, &count_b);
-            if (first_a < first_b + count_b && first_b < first_a + count_a)
-                return first_a > first_b ? first_a : first_b;
-        }
-    }
-    return 0;
-}
-
 void validate_placement(struct parsed_file *file) {
     const struct pipeline *pipeline = file->pipeline;
-    const int machines = (int)pipeline->machine_count;
+    const int machines = (int)pipeline->machine_count, stages = (int)pipeline->stage_count;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         const struct key *replicas = key_list_find(&stage->options.given, "replicas"),
@@ -241,17 +224,25 @@ void validate_placement(struct parsed_file *file) {
         const struct key *port_key = key_list_find(&machine->keys, "port");
         const struct location at = port_key ? port_key->value_at : machine->at;
         const int first = pipeline_port(pipeline, machine, NULL),
-                  last = first + PIPELINE_STAGE_PORTS * ((int)pipeline->stage_count + 1) - 1;
+                  last = first + PIPELINE_STAGE_PORTS * (stages + 1) - 1;
         if (last > UINT16_MAX)
             diagnostic_add(&file->diagnostics, at,
                            "%s: port: the stages need the ports from %d to %d, and the last one is %d", machine->name,
                            first, last, UINT16_MAX);
-        for (int other = 0; other < m; other++) {
-            const int port = pipeline_shared_port(pipeline, other, m);
-            if (!port) continue;
-            diagnostic_add(&file->diagnostics, at, "%s: port %d is one of %s, which has the same address",
-                           machine->name, port, pipeline->machines[other].name);
-            break;
+        int shared = 0; // a port that another machine with this address has
+        for (int other = 0; other < m && !shared; other++) {
+            const char *address = pipeline->machines[other].address;
+            if (!address || !machine->address || strcmp(address, machine->address) != 0) continue;
+            for (int k = -1; k < stages && !shared; k++)
+                for (int i = -1; i < stages && !shared; i++) {
+                    int count, count_here;
+                    const int port = pipeline_port_range(pipeline, other, k, &count),
+                              here = pipeline_port_range(pipeline, m, i, &count_here);
+                    if (port < here + count_here && here < port + count) shared = port > here ? port : here;
+                }
+            if (shared)
+                diagnostic_add(&file->diagnostics, at, "%s: port %d is one of %s, which has the same address",
+                               machine->name, shared, pipeline->machines[other].name);
         }
     }
 }

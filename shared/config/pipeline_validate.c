@@ -193,37 +193,6 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
         diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: must be 1", stage->name);
 }
 
-// Gives the stage the values of the file or the source for the keys that it lacks, and then its directories below the
-// run's.
-static void pipeline_validate_inherit(struct parsed_file *file, struct pipeline_stage *stage) {
-    const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);
-    const struct option *const lists[] = {common_options, stage->kind->options.options};
-    const struct key *run = key_list_find(&file->pipeline->keys, "run");
-    for (const struct option *option = NULL; (option = options_next(&stage->kind->options, option));) {
-        if (key_list_find(&stage->options.given, option->name)) continue;
-        const struct option *other = NULL; // which needs this one, but only with some value
-        while ((other = options_next(&stage->kind->options, other)))
-            if (other->rule == RULE_NEEDS && !strcmp(other->other, option->name)) break;
-        const struct key *own = other ? key_list_find(&stage->options.given, other->name) : NULL;
-        const char *value = own ? own->value : other ? other->default_value : NULL;
-        if (other && (!value || strcmp(value, other->this_value) != 0)) continue;
-        const struct key *top = key_list_find(&file->pipeline->keys, option->name), *key = NULL;
-        if (top && !option->own && pipeline_validate_find_shared(option->name))
-            key = top;
-        else if (option->from_source && source && source != stage)
-            key = key_list_find(&source->options.given, option->name);
-        if (key && key->value)
-            pipeline_set_at(stage, option->name, key->value, key->name_at, key->value_at);
-        else if (!key && option->required && !option->below_run) // a key that is wrong where it stands is not missing
-            diagnostic_add(&file->diagnostics, stage->at, "%s: missing: %s", stage->name, option->name);
-    }
-    for (size_t i = 0; run && run->value && i < sizeof lists / sizeof *lists; i++)
-        for (const struct option *option = lists[i]; option->name; option++)
-            if (option->below_run && !key_list_find(&stage->options.given, option->name))
-                pipeline_set_at(stage, option->name, path_join(&file->pipeline->arena, run->value, option->below_run),
-                                run->name_at, run->value_at);
-}
-
 void validate_pipeline(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
     for (struct key *key = pipeline->keys.first; key; key = key->next) {
@@ -252,8 +221,39 @@ void validate_pipeline(struct parsed_file *file) {
                 diagnostic_add(&file->diagnostics, machine->at, "%s: missing: %s", machine->name, option->name);
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) pipeline_validate_stage(file, &pipeline->stages[i]);
-    for (size_t i = 0; i < pipeline->stage_count; i++)
-        if (pipeline->stages[i].kind) pipeline_validate_inherit(file, &pipeline->stages[i]);
+    // Gives each stage the values of the file or the source for the keys that it lacks, and then its directories below
+    // the run's.
+    const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
+    const struct key *run = key_list_find(&pipeline->keys, "run");
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        if (!stage->kind) continue;
+        const struct option *const lists[] = {common_options, stage->kind->options.options};
+        for (const struct option *option = NULL; (option = options_next(&stage->kind->options, option));) {
+            if (key_list_find(&stage->options.given, option->name)) continue;
+            const struct option *other = NULL; // which needs this one, but only with some value
+            while ((other = options_next(&stage->kind->options, other)))
+                if (other->rule == RULE_NEEDS && !strcmp(other->other, option->name)) break;
+            const struct key *own = other ? key_list_find(&stage->options.given, other->name) : NULL;
+            const char *value = own ? own->value : other ? other->default_value : NULL;
+            if (other && (!value || strcmp(value, other->this_value) != 0)) continue;
+            const struct key *top = key_list_find(&pipeline->keys, option->name), *key = NULL;
+            if (top && !option->own && pipeline_validate_find_shared(option->name))
+                key = top;
+            else if (option->from_source && source && source != stage)
+                key = key_list_find(&source->options.given, option->name);
+            if (key && key->value)
+                pipeline_set_at(stage, option->name, key->value, key->name_at, key->value_at);
+            else if (!key && option->required &&
+                     !option->below_run) // a key that is wrong where it stands is not missing
+                diagnostic_add(&file->diagnostics, stage->at, "%s: missing: %s", stage->name, option->name);
+        }
+        for (size_t k = 0; run && run->value && k < sizeof lists / sizeof *lists; k++)
+            for (const struct option *option = lists[k]; option->name; option++)
+                if (option->below_run && !key_list_find(&stage->options.given, option->name))
+                    pipeline_set_at(stage, option->name, path_join(&pipeline->arena, run->value, option->below_run),
+                                    run->name_at, run->value_at);
+    }
 }
 
 void validate_combinations(struct parsed_file *file) {
