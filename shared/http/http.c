@@ -358,43 +358,13 @@ static void http_on_log(void *context, const char *format, va_list arguments) {
 
 // ---- the server ----
 
-// Makes the socket that listens, and sets the addresses.
-static status http_listen(struct http_server *server, int *out) {
-    const struct http_options *options = &server->options;
+status http_open(struct http_server **out, const struct http_options *options) {
+    struct http_server *server = NULL;
     struct sockaddr_storage address;
     struct sockaddr_in *four = (struct sockaddr_in *)&address;
     struct sockaddr_in6 *six = (struct sockaddr_in6 *)&address;
     char text[INET6_ADDRSTRLEN];
     socklen_t size = 0;
-    TRY(http_parse_listen(options->listen, &address, &size));
-    const bool is_six = address.ss_family == AF_INET6;
-    in_port_t *port = is_six ? &six->sin6_port : &four->sin_port;
-    const int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
-    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", options->listen, strerror(errno));
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (is_six) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
-    bool bound = false;
-    for (int i = 0; !bound; i++) {
-        bound = !bind(fd, (struct sockaddr *)&address, size) && !listen(fd, 128);
-        if (bound || errno != EADDRINUSE || !options->next_port || i == NEXT_PORTS || ntohs(*port) == 65535) break;
-        *port = htons((in_port_t)(ntohs(*port) + 1));
-    }
-    if (!bound || getsockname(fd, (struct sockaddr *)&address, &size)) {
-        const int error = errno;
-        close(fd);
-        return fail(UNAVAILABLE, "%s: %s", options->listen, strerror(error));
-    }
-    inet_ntop(address.ss_family, is_six ? (void *)&six->sin6_addr : (void *)&four->sin_addr, text, sizeof text);
-    snprintf(server->name, sizeof server->name, is_six ? "[%s]" : "%s", text);
-    server->port = ntohs(*port);
-    snprintf(server->address, sizeof server->address, "%s:%d", server->name, server->port);
-    server->loopback = is_six ? IN6_IS_ADDR_LOOPBACK(&six->sin6_addr) : ntohl(four->sin_addr.s_addr) >> 24 == 127;
-    *out = fd;
-    return OK;
-}
-
-status http_open(struct http_server **out, const struct http_options *options) {
-    struct http_server *server = NULL;
     int listening = -1;
     status result;
     NEW(&server, 1);
@@ -402,7 +372,27 @@ status http_open(struct http_server **out, const struct http_options *options) {
     if (!server->options.timeout) server->options.timeout = 30;
     if (!server->options.connections) server->options.connections = 32;
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
-    TRY_TO(result, fail, http_listen(server, &listening));
+    TRY_TO(result, fail, http_parse_listen(options->listen, &address, &size));
+    const bool is_six = address.ss_family == AF_INET6;
+    in_port_t *port = is_six ? &six->sin6_port : &four->sin_port;
+    const int on = 1;
+    listening = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listening < 0) TRY_TO(result, fail, fail(UNAVAILABLE, "%s: %s", options->listen, strerror(errno)));
+    setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (is_six) setsockopt(listening, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    bool bound = false;
+    for (int i = 0; !bound; i++) {
+        bound = !bind(listening, (struct sockaddr *)&address, size) && !listen(listening, 128);
+        if (bound || errno != EADDRINUSE || !options->next_port || i == NEXT_PORTS || ntohs(*port) == 65535) break;
+        *port = htons((in_port_t)(ntohs(*port) + 1));
+    }
+    if (!bound || getsockname(listening, (struct sockaddr *)&address, &size))
+        TRY_TO(result, fail, fail(UNAVAILABLE, "%s: %s", options->listen, strerror(errno)));
+    inet_ntop(address.ss_family, is_six ? (void *)&six->sin6_addr : (void *)&four->sin_addr, text, sizeof text);
+    snprintf(server->name, sizeof server->name, is_six ? "[%s]" : "%s", text);
+    server->port = ntohs(*port);
+    snprintf(server->address, sizeof server->address, "%s:%d", server->name, server->port);
+    server->loopback = is_six ? IN6_IS_ADDR_LOOPBACK(&six->sin6_addr) : ntohl(four->sin_addr.s_addr) >> 24 == 127;
     server->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, http_on_request, server,
         MHD_OPTION_EXTERNAL_LOGGER, http_on_log, NULL, MHD_OPTION_LISTEN_SOCKET, listening, HTTP_STRICT, 1,
@@ -412,14 +402,12 @@ status http_open(struct http_server **out, const struct http_options *options) {
         MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, server, MHD_OPTION_END);
     struct epoll_event event = {.events = EPOLLIN};
     const int inner = server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd : -1;
-    if (server->epoll < 0 || !server->daemon || epoll_ctl(server->epoll, EPOLL_CTL_ADD, inner, &event)) {
-        if (!server->daemon) close(listening);
-        result = fail(UNAVAILABLE, "%s: cannot serve HTTP: %s", options->listen, strerror(errno));
-        goto fail;
-    }
+    if (server->epoll < 0 || !server->daemon || epoll_ctl(server->epoll, EPOLL_CTL_ADD, inner, &event))
+        TRY_TO(result, fail, fail(UNAVAILABLE, "%s: cannot serve HTTP: %s", options->listen, strerror(errno)));
     *out = server;
     return OK;
 fail:
+    if (listening >= 0 && !server->daemon) close(listening); // otherwise it is the daemon's
     http_close(&server);
     return result;
 }
