@@ -215,30 +215,6 @@ status media_check_inside(const char *media_root, const char *path) {
     return result;
 }
 
-// Decodes the file that the prompt names, if that gives the same key. BAD_SAMPLE when it does not.
-static status media_decode_again(struct frames_view *view, const struct media_source *source, const struct group *group,
-                                 size_t index, const char *key) {
-    const struct part *part = media_part(group, index);
-    const struct sampling_config published = sampling_config_default();
-    struct arena arena = {0};
-    char *path = NULL, file_key[FRAME_KEY_SIZE] = "";
-    status result = part ? media_path(&path, &arena, source->media_root, media_uri(part))
-                         : fail(BAD_SAMPLE, "the prompt has no such image or video");
-    if (result == OK && source->inside) result = media_check_inside(source->media_root, path);
-    if (result == OK) {
-        const bool video = part->kind == PART_VIDEO;
-        const struct sampling_config sampling = media_sampling(source->sampling ? source->sampling : &published, part);
-        result = media_key(file_key, path, video, &sampling, source->store);
-        if (result == OK && strcmp(file_key, key) != 0)
-            result = fail(BAD_SAMPLE, "the file or the options of the frames stage have changed");
-        if (result == OK) result = media_decode(view, path, video, &sampling, NULL);
-        if (result == OK && source->store) result = frame_store_put(source->store, key, &view->frames);
-        if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
-    }
-    arena_release(&arena);
-    return result;
-}
-
 void media_describe(struct group *group, size_t index, const char *key, const struct frames *frames,
                     double seconds_per_grid) {
     struct medium *medium = &group->media[index];
@@ -281,7 +257,26 @@ status media_get(struct frames_view *view, const struct media_source *source, co
             buf_release(&record);
         }
         if (result != OK || found) break;
-        result = media_decode_again(view, source, group, index, key);
+        // Decodes the file that the prompt names, if that gives the same key.
+        const struct part *part = media_part(group, index);
+        const struct sampling_config published = sampling_config_default();
+        struct arena arena = {0};
+        char *path = NULL, file_key[FRAME_KEY_SIZE] = "";
+        result = part ? media_path(&path, &arena, source->media_root, media_uri(part))
+                      : fail(BAD_SAMPLE, "the prompt has no such image or video");
+        if (result == OK && source->inside) result = media_check_inside(source->media_root, path);
+        if (result == OK) {
+            const bool video = part->kind == PART_VIDEO;
+            const struct sampling_config sampling =
+                media_sampling(source->sampling ? source->sampling : &published, part);
+            result = media_key(file_key, path, video, &sampling, source->store);
+            if (result == OK && strcmp(file_key, key) != 0)
+                result = fail(BAD_SAMPLE, "the file or the options of the frames stage have changed");
+            if (result == OK) result = media_decode(view, path, video, &sampling, NULL);
+            if (result == OK && source->store) result = frame_store_put(source->store, key, frames);
+            if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
+        }
+        arena_release(&arena);
         if (result != BAD_SAMPLE) break;
         frames_view_release(view);
         result = fail_prefix(UNAVAILABLE, "frames %s are not stored here and cannot be decoded again", key);
