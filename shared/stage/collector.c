@@ -18,6 +18,30 @@
 enum { MAX_STRING = 1000 }; // bytes of a string that is sent
 static_assert(4 * MAX_STRING < 16384, "the strings of a message fit its first frame");
 
+// Returns the strings of a group's outcome: the stage and the reason of its quarantine, and its id, each cut to
+// MAX_STRING bytes, with its NUL. The caller releases them with free().
+static char *outcome_strings(const struct group *group) {
+    const char *strings[3] = {group->quarantine.stage.data, group->quarantine.reason.data, group->id.data};
+    size_t sizes[3], total = 3;
+    char *out, *at;
+    for (int i = 0; i < 3; i++) total += sizes[i] = strings[i] ? strnlen(strings[i], MAX_STRING) : 0;
+    NEW(&out, total);
+    at = out;
+    for (int i = 0; i < 3; i++) {
+        if (sizes[i]) memcpy(at, strings[i], sizes[i]);
+        at += sizes[i] + 1;
+    }
+    assert(at == out + total);
+    return out;
+}
+
+// Lets a message have these strings.
+static void outcome_set_strings(struct wire_message *message, const char *strings) {
+    message->name = strings;
+    message->reason = message->name + strlen(message->name) + 1;
+    message->id = message->reason + strlen(message->reason) + 1;
+}
+
 // ---- optim ----
 
 // What became of a group. Only a RUN_INFO tells how much the ledger has, so that a run without restarts keeps an entry
@@ -27,7 +51,7 @@ static_assert(4 * MAX_STRING < 16384, "the strings of a message fit its first fr
 //     | settled, in order | settled out of order, or not | not handed out; of these some have come (HELD_EARLY)
 struct settled {
     int64_t step;     // TRAINED
-    char *quarantine; // QUARANTINED: stage, reason and id, each with its NUL
+    char *quarantine; // QUARANTINED: the outcome's strings
     uint8_t kind;     // of the message that says so; 0: not settled yet
     bool withheld;    // until the stage has finished
 };
@@ -95,9 +119,7 @@ static struct wire_message collector_describe(const struct collector *collector,
     struct wire_message message = {.kind = entry->kind, .seq = seq, .step = entry->step, .id = ""};
     if (entry->kind == MESSAGE_QUARANTINED) {
         assert(entry->quarantine);
-        message.name = entry->quarantine;
-        message.reason = message.name + strlen(message.name) + 1;
-        message.id = message.reason + strlen(message.reason) + 1;
+        outcome_set_strings(&message, entry->quarantine);
     }
     return message;
 }
@@ -244,31 +266,15 @@ static double collector_mean(const struct double_array *values) {
     return sum / (double)values->count;
 }
 
-// Copies the strings of a quarantine, each cut to MAX_STRING bytes. *out is NULL for a group that is not quarantined.
-static void collector_copy_quarantine(const struct group *group, char **out) {
-    const char *strings[3] = {group->quarantine.stage.data, group->quarantine.reason.data, group->id.data};
-    size_t sizes[3], total = 3;
-    *out = NULL;
-    if (!group->quarantine.present) return;
-    for (int i = 0; i < 3; i++) total += sizes[i] = strings[i] ? strnlen(strings[i], MAX_STRING) : 0;
-    NEW(out, total);
-    char *at = *out;
-    for (int i = 0; i < 3; i++) {
-        if (sizes[i]) memcpy(at, strings[i], sizes[i]);
-        at += sizes[i] + 1;
-    }
-    assert(at == *out + total);
-}
-
 // The group is quarantined, or the stage has finished it: tells the source, except for the very last group, which waits
 // for collector_finish. BUG when the group was settled before.
 static status collector_deliver(struct node *node, struct held_group *held) {
     struct collector *collector = node->part;
     const struct group *group = held->group;
     const int64_t seq = group->requires.order;
-    struct settled entry = {.kind = MESSAGE_UNUSED};
+    struct settled entry = {.kind = MESSAGE_UNUSED,
+                            .quarantine = group->quarantine.present ? outcome_strings(group) : NULL};
     char id[MAX_STRING + 1] = "";
-    collector_copy_quarantine(group, &entry.quarantine);
     pthread_mutex_lock(&collector->lock);
     if (entry.quarantine) {
         entry.kind = MESSAGE_QUARANTINED;
@@ -373,90 +379,66 @@ const struct role optim_role = {
     .finish = collector_finish,
 };
 
-// ---- a run without optim: outcomes ----
+// ---- outcomes ----
 
+// What became of the groups of a run without optim. node->part is the first of them, under the node's lock.
 struct outcome {
     struct outcome *next;
-    struct wire_message message; // its strings are in `arena`
-    struct arena arena;
+    struct wire_message message;
+    char *strings; // of the message
 };
 
-struct outcomes {
-    pthread_mutex_t lock;
-    struct outcome *first; // under the lock
-};
-
-static status outcomes_open(struct node *node) {
-    struct outcomes *outcomes;
-    NEW(&outcomes, 1);
-    pthread_mutex_init(&outcomes->lock, NULL);
-    node->part = outcomes;
-    return OK;
-}
-
-// Locked. Removes what the source has recorded: the groups below a seq.
-static void outcomes_remove_below(struct outcomes *outcomes, int64_t seq) {
-    for (struct outcome **link = &outcomes->first; *link;) {
+// Removes what the source has recorded: the groups below a seq. Returns the first of the others.
+static struct outcome *outcomes_remove_below(struct outcome *first, int64_t seq) {
+    for (struct outcome **link = &first; *link;) {
         struct outcome *outcome = *link;
         if (outcome->message.seq >= seq) {
             link = &outcome->next;
             continue;
         }
         *link = outcome->next;
-        arena_release(&outcome->arena);
+        free(outcome->strings);
         free(outcome);
     }
+    return first;
 }
 
 static void outcomes_close(struct node *node) {
-    struct outcomes *outcomes = node->part;
-    outcomes_remove_below(outcomes, INT64_MAX);
-    pthread_mutex_destroy(&outcomes->lock);
-    free(outcomes);
-    node->part = NULL;
+    node->part = outcomes_remove_below(node->part, INT64_MAX);
 }
 
 // Tells the source that the run is done with a group, quarantined or not.
 static status outcomes_deliver(struct node *node, struct held_group *held) {
-    struct outcomes *outcomes = node->part;
     const struct group *group = held->group;
-    const struct string given[3] = {group->id, group->quarantine.stage, group->quarantine.reason};
-    char strings[3][MAX_STRING + 1];
-    for (int i = 0; i < 3; i++) snprintf(strings[i], sizeof strings[i], "%s", given[i].data ? given[i].data : "");
-    const struct wire_message message = {.kind = group->quarantine.present ? MESSAGE_QUARANTINED : MESSAGE_TRAINED,
-                                         .seq = group->requires.order,
-                                         .id = strings[0],
-                                         .name = strings[1],
-                                         .reason = strings[2]};
     struct outcome *outcome;
     NEW(&outcome, 1);
-    pthread_mutex_lock(&outcomes->lock);
-    outcomes_remove_below(outcomes, io_thread_settled(node->io));
-    outcome->next = outcomes->first;
-    outcomes->first = outcome;
-    status result = message_copy(&message, &outcome->message, &outcome->arena);
-    pthread_mutex_unlock(&outcomes->lock);
-    if (result == OK) result = io_thread_broadcast(node->io, "ledger", &message);
+    outcome->strings = outcome_strings(group);
+    outcome->message = (struct wire_message){.kind = group->quarantine.present ? MESSAGE_QUARANTINED : MESSAGE_TRAINED,
+                                             .seq = group->requires.order};
+    outcome_set_strings(&outcome->message, outcome->strings);
+    pthread_mutex_lock(&node->lock);
+    outcome->next = outcomes_remove_below(node->part, io_thread_settled(node->io));
+    node->part = outcome;
+    const status result = io_thread_broadcast(node->io, "ledger", &outcome->message); // a copy, as it may be removed
+    pthread_mutex_unlock(&node->lock);
     io_thread_send(node->io, held);
     return result;
 }
 
 // The source has joined: tells it again.
 static status outcomes_on_source(void *self, struct wire_peer *peer) {
-    const struct node *node = self;
-    struct outcomes *outcomes = node->part;
+    struct node *node = self;
     status result = OK;
-    pthread_mutex_lock(&outcomes->lock);
-    outcomes_remove_below(outcomes, io_thread_settled(node->io));
-    for (const struct outcome *outcome = outcomes->first; outcome && result == OK; outcome = outcome->next)
+    pthread_mutex_lock(&node->lock);
+    node->part = outcomes_remove_below(node->part, io_thread_settled(node->io));
+    for (const struct outcome *outcome = node->part; outcome && result == OK; outcome = outcome->next)
         result = io_thread_reply(node->io, peer, &outcome->message);
-    pthread_mutex_unlock(&outcomes->lock);
+    pthread_mutex_unlock(&node->lock);
     return result;
 }
 
 const struct role last_role = {
     .hooks = {.peers = {{.purpose = "ledger", .joined = outcomes_on_source}}},
-    .open = outcomes_open,
     .close = outcomes_close,
     .deliver = outcomes_deliver,
 };
