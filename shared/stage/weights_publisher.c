@@ -204,38 +204,8 @@ static struct published_weights *weights_publisher_find(struct weights_publisher
 
 // ---- the thread that makes differences ----
 
-// Makes the difference of a version. The lock is held, but not while it is made: both files are open, and nothing is
-// written over before a version is dropped. BAD_SAMPLE when one of the two versions is gone.
-static status weights_publisher_make(struct weights_publisher *publisher, const struct published_weights *entry) {
-    const int64_t hash = entry->difference, base_hash = entry->base, limit = entry->size / 2;
-    const struct published_weights *before = weights_publisher_find(publisher, base_hash, false);
-    struct arena arena = {0};
-    char *path = weights_difference_path(&arena, entry), *part = arena_printf(&arena, "%s.part", path);
-    const int base = before ? open(before->path, O_RDONLY | O_CLOEXEC) : -1;
-    const int file = open(entry->path, O_RDONLY | O_CLOEXEC);
-    int out = -1;
-    status result = base >= 0 && file >= 0 ? OK : fail(BAD_SAMPLE, "the version before is gone");
-    TRY_TO(result, done, result);
-    pthread_mutex_unlock(&publisher->lock);
-    out = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    result = out >= 0 ? weights_difference_make(base, file, limit, &publisher->stopping, out)
-                      : fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
-    pthread_mutex_lock(&publisher->lock);
-    // One of the files may have been written over meanwhile.
-    if (result == OK &&
-        !(weights_publisher_find(publisher, hash, true) && weights_publisher_find(publisher, base_hash, false)))
-        result = fail(BAD_SAMPLE, "the version before is gone");
-    if (result == OK && rename(part, path)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (result != OK && out >= 0) (void)unlink(part);
-done:
-    if (base >= 0) close(base);
-    if (file >= 0) close(file);
-    if (out >= 0) close(out);
-    arena_release(&arena);
-    return result;
-}
-
-// Makes what is wanted, the newest first, until the publisher is freed.
+// Makes what is wanted, the newest first, until the publisher is freed. The lock is held, but not while a difference is
+// made: both files are open, and nothing is written over before a version is dropped.
 static void *weights_publisher_run(void *argument) {
     struct weights_publisher *publisher = argument;
     pthread_mutex_lock(&publisher->lock);
@@ -248,13 +218,34 @@ static void *weights_publisher_run(void *argument) {
             pthread_cond_wait(&publisher->wanted, &publisher->lock);
             continue;
         }
-        const int64_t hash = wanted->difference;
-        const status result = weights_publisher_make(publisher, wanted);
+        const int64_t hash = wanted->difference, base_hash = wanted->base, limit = wanted->size / 2;
+        const struct published_weights *before = weights_publisher_find(publisher, base_hash, false);
+        struct arena arena = {0};
+        char *path = weights_difference_path(&arena, wanted), *part = arena_printf(&arena, "%s.part", path);
+        const int base = before ? open(before->path, O_RDONLY | O_CLOEXEC) : -1;
+        const int file = open(wanted->path, O_RDONLY | O_CLOEXEC);
+        int out = -1;
+        status result = base >= 0 && file >= 0 ? OK : fail(BAD_SAMPLE, "the version before is gone");
+        if (result == OK) {
+            pthread_mutex_unlock(&publisher->lock);
+            out = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+            result = out >= 0 ? weights_difference_make(base, file, limit, &publisher->stopping, out)
+                              : fail(UNAVAILABLE, "%s: %s", part, strerror(errno));
+            pthread_mutex_lock(&publisher->lock);
+        }
+        // One of the files may have been written over meanwhile.
         struct published_weights *entry = weights_publisher_find(publisher, hash, true);
+        if (result == OK && !(entry && weights_publisher_find(publisher, base_hash, false)))
+            result = fail(BAD_SAMPLE, "the version before is gone");
+        if (result == OK && rename(part, path)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+        if (result != OK && out >= 0) (void)unlink(part);
         if (result != OK) log_debug("no difference of weights: %s", fail_text());
-        if (!entry) continue; // its version is gone
-        entry->state = result == OK ? DIFFERENCE_MADE : DIFFERENCE_FAILED;
-        if (result == BAD_SAMPLE) publisher->pause[entry->reference] = PAUSE_VERSIONS;
+        if (entry) entry->state = result == OK ? DIFFERENCE_MADE : DIFFERENCE_FAILED; // otherwise its version is gone
+        if (entry && result == BAD_SAMPLE) publisher->pause[entry->reference] = PAUSE_VERSIONS;
+        if (base >= 0) close(base);
+        if (file >= 0) close(file);
+        if (out >= 0) close(out);
+        arena_release(&arena);
     }
     pthread_mutex_unlock(&publisher->lock);
     return NULL;
