@@ -66,8 +66,7 @@ static status issuer_open(struct node *node) {
     issuer->ready = issuer->reissue = !config->trains;
     assert(issuer->per_step > 0 && issuer->staleness >= 0);
     struct ledger_config ledger = {.groups_per_step = issuer->trains ? issuer->per_step : 0};
-    TRY_TO(result, done, stage->describe(context->state, &issuer->total, &ledger.data));
-    if (stage->describe_data) TRY_TO(result, done, stage->describe_data(context->state, &described));
+    TRY_TO(result, done, stage->describe(context->state, &issuer->total, &ledger.data, &described));
     ledger.described = described.data;
     // With optim, POSITION says what max_steps amounts to. Without it, a step is per_step groups.
     issuer->max_steps = options->max_steps;
@@ -107,7 +106,8 @@ static status issuer_issue(struct issuer *issuer, int64_t seq, int64_t ahead) {
     const double started = clock_realtime();
     assert(issuer->ready && seq >= 0 && seq < issuer->total && ahead >= 0);
     struct group *group = NULL;
-    TRY(context->stage->group_at(context->state, seq, &group));
+    size_t line;
+    TRY(context->stage->group_at(context->state, seq, &group, &line));
     int64_t policy = issuer->trains ? issuer->step + ahead / issuer->per_step - issuer->staleness : 0;
     group->requires.present = true;
     group->requires.policy = group->requires.reference = policy > 0 ? policy : 0;
@@ -232,12 +232,11 @@ static status issuer_on_settled(void *self, struct wire_peer *peer, const struct
     const struct source_options *options = stage_options(context);
     struct buf text = {0};
     struct group *group;
-    TRY(context->stage->group_at(context->state, message->seq, &group));
+    size_t line = 0;
+    TRY(context->stage->group_at(context->state, message->seq, &group, &line));
     const bool named = group->sample_id.data;
     buf_printf(&text, "%s %.200s", named ? "sample" : "group", named ? group->sample_id.data : group->id.data);
-    if (context->stage->line_at)
-        buf_printf(&text, ", line %zu of %.200s", context->stage->line_at(context->state, message->seq),
-                   path_base_name(options->data));
+    if (line) buf_printf(&text, ", line %zu of %.200s", line, path_base_name(options->data));
     group_free(&group);
     buf_printf(&text, ": %s", message->reason);
     const struct wire_message notice = {

@@ -165,11 +165,6 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct held
     return OK;
 }
 
-static struct held_group *node_next(void *self, const struct held_group *after) {
-    const struct node *node = self;
-    return io_thread_next_held(node->io, after, HELD_WORKING);
-}
-
 static void node_give_back(void *self, struct held_group *held) {
     struct node *node = self;
     io_thread_set_state(node->io, held, HELD_WAITING);
@@ -213,7 +208,7 @@ static status node_update_weights(void *self, bool *forgotten) {
 }
 
 struct channel node_channel(struct node *node) {
-    return (struct channel){node, node_receive, node_next, node_deliver, node_give_back, node_update_weights};
+    return (struct channel){node, node_receive, node_deliver, node_give_back, node_update_weights};
 }
 
 // ---- the life of a node ----
@@ -325,6 +320,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
         const bool trains = context.node && context.node->config.trains;
         if (result == OK) group_store_set_keep(context.store, &keep, trains ? SECTIONS_OF_GROUPS : 0);
     }
+    if (result == OK && !stage->open) context.state = &context;
     if (result == OK && stage->open) result = stage->open(&context.state, &context);
     if (result == OK) result = options->node ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
     if (result != OK && result != END) log_info("%s", fail_text());

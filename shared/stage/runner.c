@@ -34,10 +34,11 @@ struct runner {
     struct group_record records[MAX_FINISHED]; // to be stored
     struct held_group *finished[MAX_FINISHED]; // their groups, then to be delivered
     size_t finished_count;
-    double finished_since; // monotonic seconds
-    size_t count;          // groups that the stage has
-    bool draining;         // no more groups will come
-    bool idle;             // the stage can do nothing until it gets another group
+    double finished_since;    // monotonic seconds
+    struct held_group **held; // [count], the groups that the stage has
+    size_t count;
+    bool draining; // no more groups will come
+    bool idle;     // the stage can do nothing until it gets another group
 };
 
 // Stores and delivers the groups that wait for it.
@@ -63,6 +64,12 @@ static status runner_finish(struct runner *runner, struct held_group *held, int 
     return together && now - runner->finished_since < finished_seconds ? OK : runner_flush(runner);
 }
 
+// The stage has the group.
+static void runner_hold(struct runner *runner, struct held_group *held) {
+    GROW(&runner->held, runner->count);
+    runner->held[runner->count++] = held;
+}
+
 // Handles what the stage returned for a group: delivers it, quarantined or not, or refuses its line. What was computed
 // while the weights changed counts for nothing: it may be of no version at all, and must not be stored under one.
 static status runner_settle(struct runner *runner, struct held_group *held, status result) {
@@ -75,7 +82,10 @@ static status runner_settle(struct runner *runner, struct held_group *held, stat
         return OK;
     }
     if (result == DATAERR) return runner->channel->deliver(runner->channel->self, held, DATAERR);
-    if (result != OK && result != BAD_SAMPLE) return result;
+    if (result != OK && result != BAD_SAMPLE) { // the stage may still be at work on it
+        runner_hold(runner, held);
+        return result;
+    }
     if (result == BAD_SAMPLE) group_quarantine(group, context->stage->name, "%s", fail_text());
     context->quarantined += group->quarantine.present;
     runner_set_times(context, group, held->begun);
@@ -116,7 +126,7 @@ static status runner_begin(struct runner *runner, struct held_group *held) {
     }
     status result = (stage->work ? stage->work : stage->submit)(context->state, held->group);
     if (stage->work || result != OK) return runner_settle(runner, held, result);
-    runner->count++;
+    runner_hold(runner, held);
     runner->idle = false;
     return OK;
 }
@@ -130,8 +140,7 @@ static status runner_fill(struct runner *runner) {
         if (signals_stopping()) runner->draining = true;
         if (runner->draining) return OK;
         if (channel->update_weights) TRY(channel->update_weights(channel->self, &forgotten));
-        for (; forgotten && runner->count; runner->count--)
-            channel->give_back(channel->self, channel->next(channel->self, NULL));
+        while (forgotten && runner->count) channel->give_back(channel->self, runner->held[--runner->count]);
         int capacity = stage->work ? 1 : stage->capacity(runner->context->state);
         if (capacity <= 0) return OK;
         struct held_group *held = NULL;
@@ -150,7 +159,6 @@ static status runner_fill(struct runner *runner) {
 status runner_run(struct stage_context *context, const struct channel *channel) {
     struct runner runner = {.context = context, .channel = channel};
     const struct stage *stage = context->stage;
-    struct held_group *held = NULL;
     status result;
     assert(stage->work || (stage->capacity && stage->submit && stage->poll));
     assert(!stage->weights_intact || channel->give_back || !context->node);
@@ -163,10 +171,11 @@ status runner_run(struct stage_context *context, const struct channel *channel) 
             runner.idle = result == END;
         }
         if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) {
-            held = channel->next(channel->self, NULL);
-            while (held && held->group != done) held = channel->next(channel->self, held);
-            if (!held) TRY_TO(result, end, fail(BUG, "the stage returned a group that it was not given"));
-            runner.count--;
+            size_t at = 0;
+            while (at < runner.count && runner.held[at]->group != done) at++;
+            if (at == runner.count) TRY_TO(result, end, fail(BUG, "the stage returned a group that it was not given"));
+            struct held_group *held = runner.held[at];
+            runner.held[at] = runner.held[--runner.count];
             result = runner_settle(&runner, held, result);
         } else if (result == END && runner.draining && runner.count) {
             result = fail(BUG, "the stage kept %zu groups at the end", runner.count);
@@ -179,12 +188,12 @@ status runner_run(struct stage_context *context, const struct channel *channel) 
     result = runner_flush(&runner);
 end:
     // After a failure the stage may still be at work on its groups: they are freed when it is closed.
-    held = NULL;
-    while ((held = channel->next(channel->self, held))) {
+    for (size_t i = 0; i < runner.count; i++) {
         RESIZE(&context->unfinished, context->unfinished_count + 1);
-        context->unfinished[context->unfinished_count++] = held->group;
-        held->group = NULL;
+        context->unfinished[context->unfinished_count++] = runner.held[i]->group;
+        runner.held[i]->group = NULL;
     }
+    free(runner.held);
     return result;
 }
 
@@ -268,7 +277,7 @@ static status stdio_receive(void *self, int capacity, int timeout_ms, struct hel
     filter->end = &slot->next;
     filter->count++;
     const status result = line ? group_from_json(&slot->held.group, line, size)
-                               : stage->group_at(filter->context->state, filter->seq++, &slot->held.group);
+                               : stage->group_at(filter->context->state, filter->seq++, &slot->held.group, &slot->line);
     if (line && result == DATAERR) {
         TRY(stdio_refuse_slot(filter, slot));
         return END;
@@ -277,13 +286,6 @@ static status stdio_receive(void *self, int capacity, int timeout_ms, struct hel
     if (line && slot->held.group->quarantine.present) slot->passing = mem_strndup(line, size);
     *out = &slot->held;
     return OK;
-}
-
-static struct held_group *stdio_next(void *self, const struct held_group *after) {
-    const struct stdio_filter *filter = self;
-    struct stdio_slot *slot = after ? ((const struct stdio_slot *)after)->next : filter->first;
-    while (slot && !slot->held.group) slot = slot->next;
-    return slot ? &slot->held : NULL;
 }
 
 static status stdio_deliver(void *self, struct held_group *held, status outcome) {
@@ -308,13 +310,14 @@ static status stdio_deliver(void *self, struct held_group *held, status outcome)
 
 status stdio_run(struct stage_context *context, int input, int output) {
     struct stdio_filter filter = {.context = context, .lines = {.fd = input}, .output = output};
-    const struct channel channel = {&filter, stdio_receive, stdio_next, stdio_deliver, NULL, NULL};
+    const struct channel channel = {&filter, stdio_receive, stdio_deliver, NULL, NULL};
     const bool source = context->stage->group_at;
     struct held_group *held;
+    struct buf data = {0};
     uint64_t hash;
     filter.end = &filter.first;
     status result =
-        source ? context->stage->describe(context->state, &filter.total, &hash) : runner_run(context, &channel);
+        source ? context->stage->describe(context->state, &filter.total, &hash, &data) : runner_run(context, &channel);
     while (source && result == OK && filter.seq < filter.total && !signals_stopping()) { // one group after the other
         TRY_TO(result, done, stdio_receive(&filter, 1, -1, &held));
         assert(held);
@@ -326,5 +329,6 @@ status stdio_run(struct stage_context *context, int input, int output) {
 done:
     while (filter.count) stdio_remove_first(&filter);
     line_reader_release(&filter.lines);
+    buf_release(&data);
     return result;
 }

@@ -29,9 +29,6 @@ struct channel {
     // Waits up to timeout_ms (-1: until there is one or the program is asked to stop) for a group. `capacity`: how many
     // the stage could hold. OK with NULL in *out: none yet. END: no more will come.
     status (*receive)(void *self, int capacity, int timeout_ms, struct held_group **out);
-    // Returns the next group after one, or the first after NULL, that was received and neither delivered nor given
-    // back.
-    struct held_group *(*next)(void *self, const struct held_group *after);
     // Sends a finished group on and frees it. END: the reader is gone. `outcome` is OK, or DATAERR for a group that the
     // stage cannot read, for the reason in fail_text(): it is not sent.
     status (*deliver)(void *self, struct held_group *held, status outcome);

@@ -37,7 +37,7 @@ struct stage {
     bool quick;                       // `work` takes well below a millisecond: groups may be stored together
 
     // Sets up; *state is passed to all other functions. USAGE, DATAERR or UNAVAILABLE before any group is read. NULL:
-    // there is nothing to set up.
+    // there is nothing to set up, and the state is the context.
     status (*open)(void **state, struct stage_context *context);
 
     // Returns a hash of everything else that the section depends on besides the group and the options: the weights.
@@ -79,18 +79,14 @@ struct stage {
 
     // ---- a source: these two instead; it has no input ----
 
-    // *count = the number of groups, *hash = a hash of the data that they are made of.
-    status (*describe)(void *state, int64_t *count, uint64_t *hash);
-
-    // Appends lines "NAME VALUE" that say what that hash covers. NULL: nothing is known of it.
-    status (*describe_data)(void *state, struct buf *out);
+    // *count = the number of groups, *hash = a hash of the data that they are made of. Appends lines "NAME VALUE" to
+    // `data` that say what the hash covers, if that is known.
+    status (*describe)(void *state, int64_t *count, uint64_t *hash, struct buf *data);
 
     // Makes the group at `seq`, its position in the order of issue, from 0; the same one whenever it is asked for. The
-    // caller owns it. The runner sets `requires`.
-    status (*group_at)(void *state, int64_t seq, struct group **out);
-
-    // Returns the line of the data file, from 1, that the group at `seq` is made of. NULL: unknown.
-    size_t (*line_at)(void *state, int64_t seq);
+    // caller owns it. The runner sets `requires`. *line is set to the line of the data file, from 1, that the group is
+    // made of, if that is known.
+    status (*group_at)(void *state, int64_t seq, struct group **out, size_t *line);
 
     // ---- in a pipeline only ----
 

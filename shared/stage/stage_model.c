@@ -289,6 +289,7 @@ bool stage_model_intact(void *model) {
 status stage_model_close(void *state) {
     struct stage_model *model = state;
     if (!model) return OK;
+    generator_free(&model->generator); // before the model, which it refers to
     model_free(&model->model);
     input_builder_close(&model->input);
     free(model);

@@ -81,7 +81,8 @@ void stage_input_release(struct stage_input *input);
 struct stage_model {
     struct input_builder input;
     struct model *model;
-    uint64_t hash; // of the weights in use; 0: there are none
+    struct generator *generator; // the stage's own, closed with the model; NULL: none
+    uint64_t hash;               // of the weights in use; 0: there are none
 };
 
 // Opens the tokenizer, the store and the model that the stage's options name. If the stage follows optim, the model has

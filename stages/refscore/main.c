@@ -16,8 +16,7 @@
 struct refscore {
     struct stage_model model;
     const struct refscore_options *options;
-    struct generator *generator; // of answers behind what each completion has up to its last <answer>; NULL: none
-    struct buf *texts;           // what each completion of the present group has been given
+    struct buf *texts; // what each completion of the present group has been given
 };
 static_assert(offsetof(struct refscore, model) == 0, "as the functions of stage_model.h need");
 
@@ -29,8 +28,9 @@ static status refscore_open(void **state, struct stage_context *context) {
     self->options = options;
     TRY(stage_model_open(&self->model, context));
     if (options->generate == REFSCORE_GENERATE_OFF) return OK;
+    // Of answers behind what each completion has up to its last <answer>.
     const struct generator_options generator = {.max_new_tokens = (int)options->generate_tokens, .continues = true};
-    return generator_new(&self->generator, self->model.model, &generator);
+    return generator_new(&self->model.generator, self->model.model, &generator);
 }
 
 // ---- the reference's own answers ----
@@ -77,8 +77,9 @@ static status refscore_generate(struct refscore *self, struct group *group, cons
         .tag = self,
         .stop = refscore_stop,
     };
-    TRY_TO(result, done, generator_continue(self->generator, &request, completions, behind, wanted, logprobs));
-    while (!generator_pop(self->generator, &tag, &popped)) TRY_TO(result, done, generator_step(self->generator));
+    TRY_TO(result, done, generator_continue(self->model.generator, &request, completions, behind, wanted, logprobs));
+    while (!generator_pop(self->model.generator, &tag, &popped))
+        TRY_TO(result, done, generator_step(self->model.generator));
     for (size_t i = 0; i < count; i++) {
         const struct buf *text = &self->texts[i];
         struct string answer;
@@ -137,7 +138,7 @@ static status refscore_work(void *state, struct group *group) {
         logprobs[i] = reference->logprobs[i].data;
     }
     const struct token_range *wanted = keep_logprobs ? NULL : answers;
-    if (self->generator)
+    if (self->model.generator)
         result = refscore_generate(self, group, &input.prompt, completions, ended, wanted, logprobs);
     else
         result = model_score(self->model.model, &input.prompt, completions, count, wanted, logprobs);
@@ -164,12 +165,6 @@ done:
     return result;
 }
 
-static status refscore_close(void *state) {
-    struct refscore *self = state;
-    if (self) generator_free(&self->generator); // before the model, which it refers to
-    return stage_model_close(self);
-}
-
 static const struct stage refscore_stage = {
     .name = "refscore",
     .needs = NEED_COMPLETIONS,
@@ -181,7 +176,7 @@ static const struct stage refscore_stage = {
     .return_weights = stage_model_return,
     .weights_intact = stage_model_intact,
     .work = refscore_work,
-    .close = refscore_close,
+    .close = stage_model_close,
 };
 
 int main(int argc, char **argv) {

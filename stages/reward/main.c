@@ -3,11 +3,6 @@
 #include "shared/reward/reward.h"
 #include "shared/stage/stage.h"
 
-static status reward_open(void **state, struct stage_context *context) {
-    *state = context;
-    return OK;
-}
-
 static status reward_work(void *state, struct group *group) {
     const struct stage_context *context = state;
     return reward_group(group, stage_options(context));
@@ -18,7 +13,6 @@ static const struct stage reward_stage = {
     .quick = true,
     .needs = NEED_COMPLETIONS,
     .section = SECTION_REWARD,
-    .open = reward_open,
     .work = reward_work,
 };
 

@@ -14,14 +14,13 @@
 struct rollout {
     struct stage_model model;
     const struct rollout_options *options;
-    struct generator *generator;
     bool trains; // optim gets the completions, and ends the run where their log-probabilities are not finite
 };
 static_assert(offsetof(struct rollout, model) == 0, "as the functions of stage_model.h need");
 
 static status rollout_new_generator(struct rollout *self) {
     const struct generator_options options = {.max_new_tokens = (int)self->options->max_new_tokens};
-    return generator_new(&self->generator, self->model.model, &options);
+    return generator_new(&self->model.generator, self->model.model, &options);
 }
 
 static status rollout_open(void **state, struct stage_context *context) {
@@ -36,7 +35,7 @@ static status rollout_open(void **state, struct stage_context *context) {
 
 static int rollout_capacity(void *state) {
     const struct rollout *self = state;
-    return generator_can_add(self->generator); // 0 or 1
+    return generator_can_add(self->model.generator); // 0 or 1
 }
 
 static status rollout_submit(void *state, struct group *group) {
@@ -59,7 +58,7 @@ static status rollout_submit(void *state, struct group *group) {
         .key = rng_key((uint64_t)options->seed, group->id.data),
         .tag = group,
     };
-    result = generator_add(self->generator, &request);
+    result = generator_add(self->model.generator, &request);
 done:
     stage_input_release(&input);
     return result;
@@ -71,11 +70,11 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
     int count = 0;
     (void)draining; // the groups in the generator are finished either way
     *done = NULL;
-    const struct generated *generated = generator_pop(self->generator, &tag, &count);
+    const struct generated *generated = generator_pop(self->model.generator, &tag, &count);
     if (!generated) {
-        if (!generator_busy(self->generator)) return END;
-        TRY(generator_step(self->generator));
-        generated = generator_pop(self->generator, &tag, &count);
+        if (!generator_busy(self->model.generator)) return END;
+        TRY(generator_step(self->model.generator));
+        generated = generator_pop(self->model.generator, &tag, &count);
         if (!generated) return OK;
     }
     struct group *group = tag;
@@ -90,15 +89,10 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
 
 static status rollout_return_weights(void *state) {
     struct rollout *self = state;
-    generator_free(&self->generator); // with the groups that it has, and with its graph, which refers to the weights
+    // With the groups that it has, and with its graph, which refers to the weights.
+    generator_free(&self->model.generator);
     TRY(stage_model_return(&self->model));
     return rollout_new_generator(self);
-}
-
-static status rollout_close(void *state) {
-    struct rollout *self = state;
-    if (self) generator_free(&self->generator); // before the model, which it refers to
-    return stage_model_close(self);
 }
 
 static const struct stage rollout_stage = {
@@ -113,7 +107,7 @@ static const struct stage rollout_stage = {
     .capacity = rollout_capacity,
     .submit = rollout_submit,
     .poll = rollout_poll,
-    .close = rollout_close,
+    .close = stage_model_close,
 };
 
 int main(int argc, char **argv) {

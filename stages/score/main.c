@@ -4,11 +4,6 @@
 #include "shared/reward/accuracy.h"
 #include "shared/stage/stage.h"
 
-static status score_open(void **state, struct stage_context *context) {
-    *state = context;
-    return OK;
-}
-
 static status score_work(void *state, struct group *group) {
     const struct score_options *options = stage_options(state);
     return score_group(group, options->scoring == SCORE_SCORING_RELEASED);
@@ -19,7 +14,6 @@ static const struct stage score_stage = {
     .quick = true,
     .needs = NEED_COMPLETIONS,
     .section = -1,
-    .open = score_open,
     .work = score_work,
 };
 

@@ -25,24 +25,19 @@ static status source_open(void **state, struct stage_context *context) {
     return OK;
 }
 
-static status source_describe(void *state, int64_t *count, uint64_t *hash) {
-    const struct source_stage *stage = state;
+static status source_describe(void *state, int64_t *count, uint64_t *hash, struct buf *data) {
+    struct source_stage *stage = state;
     *count = stage->count;
     *hash = dataset_hash(stage->dataset);
+    dataset_describe(stage->dataset, data);
     return OK;
 }
 
-static status source_describe_data(void *state, struct buf *out) {
-    dataset_describe(((struct source_stage *)state)->dataset, out);
+static status source_group_at(void *state, int64_t seq, struct group **out, size_t *line) {
+    struct dataset *dataset = ((struct source_stage *)state)->dataset;
+    TRY(dataset_group(dataset, (size_t)seq, out));
+    *line = dataset_line(dataset, (size_t)seq);
     return OK;
-}
-
-static status source_group_at(void *state, int64_t seq, struct group **out) {
-    return dataset_group(((struct source_stage *)state)->dataset, (size_t)seq, out);
-}
-
-static size_t source_line_at(void *state, int64_t seq) {
-    return dataset_line(((struct source_stage *)state)->dataset, (size_t)seq);
 }
 
 static status source_close(void *state) {
@@ -57,9 +52,7 @@ static const struct stage source_stage_table = {
     .section = -1,
     .open = source_open,
     .describe = source_describe,
-    .describe_data = source_describe_data,
     .group_at = source_group_at,
-    .line_at = source_line_at,
     .close = source_close,
 };
 

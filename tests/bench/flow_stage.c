@@ -32,7 +32,8 @@ static status flow_work(void *state, struct group *group) {
 
 // ---- source ----
 
-static status flow_describe(void *state, int64_t *count, uint64_t *hash) {
+static status flow_describe(void *state, int64_t *count, uint64_t *hash, struct buf *data) {
+    (void)data;
     const struct source_options *options = stage_options(state);
     *count = options->limit;
     *hash = 1;
@@ -43,8 +44,8 @@ static void flow_set(struct group *group, struct string *string, const char *tex
     group_string(group, string, text, strlen(text));
 }
 
-static status flow_group_at(void *state, int64_t seq, struct group **out) {
-    (void)state;
+static status flow_group_at(void *state, int64_t seq, struct group **out, size_t *line) {
+    (void)state, (void)line;
     group_new(out);
     struct group *group = *out;
     char id[32];

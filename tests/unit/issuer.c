@@ -59,14 +59,16 @@ status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struc
 enum { TOTAL = 10, PER_STEP = 2 };
 static int64_t total = TOTAL;
 
-static status source_describe(void *state, int64_t *count, uint64_t *hash) {
+static status source_describe(void *state, int64_t *count, uint64_t *hash, struct buf *data) {
+    (void)data;
     (void)state;
     *count = total;
     *hash = 0;
     return OK;
 }
 
-static status source_group_at(void *state, int64_t seq, struct group **out) {
+static status source_group_at(void *state, int64_t seq, struct group **out, size_t *line) {
+    (void)line;
     char id[32];
     (void)state;
     snprintf(id, sizeof id, "e0-%06lld", (long long)seq);

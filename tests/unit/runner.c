@@ -107,14 +107,16 @@ static const struct stage hurrying = {.name = "reward",
     "{\"v\":1,\"id\":\"" id "\",\"sample_id\":\"" sample "\",\"prompt\":{\"messages\":[{\"role\":\"user\","            \
     "\"content\":[{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"free-form\",\"solution\":\"x\"}}\n"
 
-static status source_describe(void *state, int64_t *count, uint64_t *hash) {
+static status source_describe(void *state, int64_t *count, uint64_t *hash, struct buf *data) {
+    (void)data;
     (void)state;
     *count = 3;
     *hash = 0;
     return OK;
 }
 
-static status source_group_at(void *state, int64_t seq, struct group **out) {
+static status source_group_at(void *state, int64_t seq, struct group **out, size_t *line) {
+    (void)line;
     (void)state;
     (void)seq;
     static const char text[] = GROUP("s", "made");

@@ -104,13 +104,6 @@ static status source_receive(void *self, int capacity, int timeout_ms, struct he
     return OK;
 }
 
-static struct held_group *source_next(void *self, const struct held_group *after) {
-    struct source *source = self;
-    for (struct held_group *held = source->held; held < source->held + GROUPS; held++)
-        if (held->state == HELD_WORKING && (!after || held > after)) return held;
-    return NULL;
-}
-
 static status source_deliver(void *self, struct held_group *held, status outcome) {
     struct source *source = self;
     assert_int_equal(outcome, OK);
@@ -147,8 +140,7 @@ static struct source run(const struct stage *stage, const char *store, struct sc
     struct stage_context context = {
         .stage = stage, .table = &no_options, .state = scorer, .progress_at = clock_monotonic()};
     struct source source = {.scorer = scorer, .recalls = recalls};
-    const struct channel channel = {&source,        source_receive,   source_next,
-                                    source_deliver, source_give_back, source_update_weights};
+    const struct channel channel = {&source, source_receive, source_deliver, source_give_back, source_update_weights};
     options_init(&context.options, &no_options, &values);
     assert_int_equal(group_store_open(&context.store, store, false), OK);
     for (int i = 0; i < GROUPS; i++) {

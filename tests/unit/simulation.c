@@ -159,13 +159,15 @@ status __wrap_lmdb_txn_begin_write(struct lmdb_env *env, struct lmdb_txn **out) 
 
 // ---- the source
 
-static status source_describe(void *state, int64_t *count, uint64_t *hash) {
+static status source_describe(void *state, int64_t *count, uint64_t *hash, struct buf *data) {
+    (void)data;
     *count = ((const struct simulation *)state)->schedule->total;
     *hash = 0;
     return OK;
 }
 
-static status source_group_at(void *state, int64_t seq, struct group **out) {
+static status source_group_at(void *state, int64_t seq, struct group **out, size_t *line) {
+    (void)line;
     char json[128];
     (void)state;
     snprintf(json, sizeof json, "{\"id\":\"e0-%06lld\",\"prompt\":{\"messages\":[],\"solution\":\"\"}}",
