@@ -7,7 +7,6 @@
 // the texts of all letters have in common is the prompt, and the rest of each is a branch.
 #include <assert.h>
 #include <math.h>
-#include <stddef.h>
 
 #include "shared/base/memory.h"
 #include "shared/reward/verdict.h"
@@ -65,27 +64,21 @@ done:
 
 // ---- judge ----
 
-struct judge {
-    struct stage_model model; // open for `likelihood`
-    bool has_model;
-};
-static_assert(offsetof(struct judge, model) == 0, "as the functions of stage_model.h need");
-
+// The state is a model, which is open for `likelihood` alone.
 static status judge_open(void **state, struct stage_context *context) {
-    struct judge *self;
+    struct stage_model *model;
     const struct judge_options *options = stage_options(context);
-    NEW(&self, 1);
-    *state = self;
-    self->has_model = options->judge == JUDGE_LIKELIHOOD;
-    return self->has_model ? stage_model_open(&self->model, context) : OK;
+    NEW(&model, 1);
+    *state = model;
+    return options->judge == JUDGE_LIKELIHOOD ? stage_model_open(model, context) : OK;
 }
 
 // Writes the verdicts into the group. A completion whose thinking the model cannot be asked about is not judged.
 static status judge_work(void *state, struct group *group) {
-    struct judge *self = state;
+    struct stage_model *model = state;
     const struct prompt *prompt = &group->prompt;
     const size_t count = prompt->options.count < LETTERS ? prompt->options.count : LETTERS;
-    if (!self->has_model) return concludes_group(group);
+    if (!model->model) return concludes_group(group);
     TRY(verdict_init(group, "likelihood"));
     for (size_t i = 0; i < group->completion_count; i++) {
         struct string thinking;
@@ -95,7 +88,7 @@ static status judge_work(void *state, struct group *group) {
         const char *obstacle = verdict_obstacle(group, i, &thinking, &answer);
         if (!obstacle && !prompt->question.data) obstacle = "the prompt has no question apart from its messages";
         if (!obstacle) {
-            const status result = likelihood_score(&self->model, prompt->question, thinking, count, scores);
+            const status result = likelihood_score(model, prompt->question, thinking, count, scores);
             if (result != BAD_SAMPLE && result != DATAERR) TRY(result);
             if (result != OK) obstacle = fail_text();
         }
