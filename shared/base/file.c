@@ -297,6 +297,10 @@ bool path_exists(const char *path) {
     return lstat(path, &stat) == 0;
 }
 
+int path_compare(const void *left, const void *right) {
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
 void path_owner(const char *path, char *name, size_t size) {
     struct stat info;
     const bool known = !stat(path, &info);

@@ -119,6 +119,9 @@ void dir_remove_old(const char *path, const char *prefix, const char *keep, int6
 // Whether `path` exists, as a dangling symbolic link too.
 bool path_exists(const char *path);
 
+// Compares two elements of an array of paths, for qsort.
+int path_compare(const void *left, const void *right);
+
 // Writes the name of the user to whom a file belongs, or the number of one without a name; "?" for a missing file.
 void path_owner(const char *path, char *name, size_t size);
 

@@ -355,10 +355,6 @@ done:
 
 // ---- pictures ----
 
-static int picture_compare_paths(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 status picture_list_read(struct picture_list *list, const char *path) {
     static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp", ".bmp"};
     *list = (struct picture_list){0};
@@ -375,7 +371,7 @@ status picture_list_read(struct picture_list *list, const char *path) {
     }
     closedir(dir);
     if (!list->count) return fail(BAD_SAMPLE, "the directory has no picture");
-    qsort(list->paths, list->count, sizeof *list->paths, picture_compare_paths);
+    qsort(list->paths, list->count, sizeof *list->paths, path_compare);
     return OK;
 }
 

@@ -165,10 +165,6 @@ static status safetensors_sort_names(struct safetensors *store) {
     return OK;
 }
 
-static int safetensors_compare_strings(const void *left, const void *right) {
-    return strcmp(*(const char *const *)left, *(const char *const *)right);
-}
-
 status safetensors_open_dir(struct safetensors **out, const char *dir) {
     struct arena arena = {0};
     const char *single = path_join(&arena, dir, "model.safetensors");
@@ -194,7 +190,7 @@ status safetensors_open_dir(struct safetensors **out, const char *dir) {
                    fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, file->key.data));
         files[count++] = json_text(file);
     }
-    qsort(files, count, sizeof *files, safetensors_compare_strings);
+    qsort(files, count, sizeof *files, path_compare);
     for (size_t i = 0; i < count; i++) {
         if (i && strcmp(files[i], files[i - 1]) == 0) continue;
         if ((*out)->map_count == MAX_SHARDS) TRY_TO(result, done, fail(DATAERR, "%s: too many files", dir));
