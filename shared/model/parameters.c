@@ -224,7 +224,7 @@ enum element param_type(const struct param_array *array, const struct parameter 
 }
 
 status parameter_download(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                          enum element type, struct safetensors_writer *writer) {
+                          enum element type, struct safetensors_writer *writer, size_t tensor) {
     const struct operations *ops = backend->ops;
     struct buffer *joined = NULL;
     char *host = NULL;
@@ -239,7 +239,7 @@ status parameter_download(struct backend *backend, const struct param_array *arr
         struct tensor row = join ? (struct tensor){joined, 0, ELEMENT_F32, 1, count, count} : values;
         if (join) result = ops->join_f32(backend, row, values, param_remainders(array, values));
         if (result == OK) result = ops->download(backend, host, type, row);
-        if (result == OK) result = safetensors_write(writer, host, (size_t)count * size);
+        if (result == OK) result = safetensors_write(writer, tensor, (size_t)first * size, host, (size_t)count * size);
     }
     ops->buffer_free(backend, &joined);
     free(host);

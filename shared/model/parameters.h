@@ -151,9 +151,9 @@ bool param_array_has(const struct param_array *array, const struct parameter *pa
 // The type of a parameter's numbers: F32 of pairs, else that of its values.
 enum element param_type(const struct param_array *array, const struct parameter *parameter);
 
-// Writes a parameter's numbers, converted to `type`, to a file. Errors as safetensors_write.
+// Writes a parameter's numbers, converted to `type`, to tensor number `tensor` of a file. Errors as safetensors_write.
 status parameter_download(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                          enum element type, struct safetensors_writer *writer);
+                          enum element type, struct safetensors_writer *writer, size_t tensor);
 
 // Sets a parameter's numbers from the host's elements of type `type`, at any alignment.
 status parameter_upload(struct backend *backend, const struct param_array *array, const struct parameter *parameter,

@@ -284,7 +284,8 @@ const struct stored_tensor *safetensors_find(const struct safetensors *store, co
 
 // ---- writing ----
 
-// The header first, then the data as they come; the file gets its name when it is complete.
+// The file is made in its full length with its header, then the data are written where they belong; it gets its name
+// when it is complete.
 //
 // A durable file is written past the page cache (O_DIRECT), where the file system allows it: gigabytes that no process
 // reads soon would displace what is in use, and they are written several times faster this way.
@@ -298,10 +299,12 @@ struct safetensors_writer {
     struct arena arena;
     char *path, *temporary;
     int fd;
-    size_t remaining; // bytes of data still to come
+    size_t count, *starts; // of tensors; where each one's data begin, and, behind the last one, the file's size
+    size_t written;        // bytes of data
     bool durable, direct;
-    char *block; // of a durable file: BLOCK_SIZE bytes, aligned to pages
-    size_t used; // of these
+    char *block;        // of a durable file: BLOCK_SIZE bytes, aligned to pages; else NULL
+    size_t block_start; // in the file
+    size_t used;        // bytes of the block
 };
 
 static status safetensors_error(const struct safetensors_writer *writer) {
@@ -315,11 +318,11 @@ static void safetensors_set_direct(struct safetensors_writer *writer, bool direc
 
 // Writes to the file, from now on through the page cache if the file system refuses direct writes or this one is not
 // aligned.
-static status safetensors_send(struct safetensors_writer *writer, const char *data, size_t size) {
+static status safetensors_send(struct safetensors_writer *writer, size_t start, const char *data, size_t size) {
     while (size) {
-        if (writer->direct && ((uintptr_t)data % DIRECT_ALIGNMENT || size % DIRECT_ALIGNMENT))
+        if (writer->direct && ((uintptr_t)data | start | size) % DIRECT_ALIGNMENT)
             safetensors_set_direct(writer, false);
-        ssize_t written = write(writer->fd, data, size);
+        ssize_t written = pwrite(writer->fd, data, size, (off_t)start);
         if (written < 0 && errno == EINTR) continue;
         if (written < 0 && errno == EINVAL && writer->direct) {
             safetensors_set_direct(writer, false);
@@ -327,19 +330,25 @@ static status safetensors_send(struct safetensors_writer *writer, const char *da
         }
         if (written < 0) return safetensors_error(writer);
         data += written;
+        start += (size_t)written;
         size -= (size_t)written;
     }
     return OK;
 }
 
 static status safetensors_flush(struct safetensors_writer *writer) {
-    TRY(safetensors_send(writer, writer->block, writer->used));
+    TRY(safetensors_send(writer, writer->block_start, writer->block, writer->used));
+    writer->block_start += writer->used;
     writer->used = 0;
     return OK;
 }
 
-static status safetensors_put(struct safetensors_writer *writer, const char *data, size_t size) {
-    if (!writer->durable) return safetensors_send(writer, data, size);
+static status safetensors_put(struct safetensors_writer *writer, size_t start, const char *data, size_t size) {
+    if (!writer->block) return safetensors_send(writer, start, data, size);
+    if (start != writer->block_start + writer->used) {
+        TRY(safetensors_flush(writer));
+        writer->block_start = start;
+    }
     while (size) {
         size_t part = BLOCK_SIZE - writer->used < size ? BLOCK_SIZE - writer->used : size;
         memcpy(writer->block + writer->used, data, part);
@@ -352,49 +361,56 @@ static status safetensors_put(struct safetensors_writer *writer, const char *dat
     return OK;
 }
 
+// The file's first bytes, and where each tensor's data begin and the last one's end: a function of the table alone.
+static void safetensors_layout(struct buf *header, size_t *starts, const struct stored_tensor *tensors, size_t count) {
+    static const char prefix[PREFIX_SIZE] = {0};
+    starts[0] = 0; // of the data, until the header's size is known
+
+    // The header: its length, and its JSON, padded with blanks to a multiple of 8 bytes.
+    buf_append(header, prefix, sizeof prefix);
+    buf_puts(header, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (size_t i = 0; i < count; i++) {
+        const struct stored_tensor *tensor = &tensors[i];
+        starts[i + 1] = starts[i] + (size_t)stored_tensor_count(tensor) * element_size(tensor->type);
+        assert((int)tensor->type < SAFETENSORS_TYPES);
+        buf_puts(header, ",");
+        json_print_string(header, tensor->name, strlen(tensor->name));
+        buf_printf(header, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_types[tensor->type]);
+        for (int d = 0; d < tensor->rank; d++) buf_printf(header, "%s%lld", d ? "," : "", (long long)tensor->shape[d]);
+        buf_printf(header, "],\"data_offsets\":[%zu,%zu]}", starts[i], starts[i + 1]);
+    }
+    buf_puts(header, "}");
+    while (header->size % 8) buf_append(header, " ", 1);
+    for (int i = 0; i < PREFIX_SIZE; i++) header->data[i] = (char)((header->size - PREFIX_SIZE) >> 8 * i);
+    for (size_t i = 0; i <= count; i++) starts[i] += header->size;
+}
+
 status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
                           size_t count, bool durable) {
     *out = NULL;
     struct safetensors_writer *writer = NULL;
-    static const char prefix[PREFIX_SIZE] = {0};
     struct buf header = {0};
-    size_t data_size = 0;
+    struct stat info;
     status result = OK;
     NEW(&writer, 1);
     writer->fd = -1;
     writer->durable = durable;
     writer->path = arena_strndup(&writer->arena, path, strlen(path));
     writer->temporary = arena_printf(&writer->arena, "%s.tmp", path);
+    writer->count = count;
+    writer->starts = arena_alloc(&writer->arena, (count + 1) * sizeof *writer->starts);
+    safetensors_layout(&header, writer->starts, tensors, count);
+    const size_t size = writer->starts[count];
 
-    // The header: its length, and its JSON, padded with blanks to a multiple of 8 bytes.
-    buf_append(&header, prefix, sizeof prefix);
-    buf_puts(&header, "{\"__metadata__\":{\"format\":\"pt\"}");
-    for (size_t i = 0; i < count; i++) {
-        const struct stored_tensor *tensor = &tensors[i];
-        const size_t end = data_size + (size_t)stored_tensor_count(tensor) * element_size(tensor->type);
-        assert((int)tensor->type < SAFETENSORS_TYPES);
-        buf_puts(&header, ",");
-        json_print_string(&header, tensor->name, strlen(tensor->name));
-        buf_printf(&header, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_types[tensor->type]);
-        for (int d = 0; d < tensor->rank; d++) buf_printf(&header, "%s%lld", d ? "," : "", (long long)tensor->shape[d]);
-        buf_printf(&header, "],\"data_offsets\":[%zu,%zu]}", data_size, end);
-        data_size = end;
-    }
-    buf_puts(&header, "}");
-    while (header.size % 8) buf_append(&header, " ", 1);
-    for (int i = 0; i < PREFIX_SIZE; i++) header.data[i] = (char)((header.size - PREFIX_SIZE) >> 8 * i);
-
-    writer->remaining = data_size;
     TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->fd));
-    struct stat info; // a file that was there before is overwritten, and what lies behind the new end is cut off
-    size_t size = header.size + data_size;
-    if ((fstat(writer->fd, &info) || (size_t)info.st_size > size) && ftruncate(writer->fd, (off_t)size))
+    // A file that was there before is overwritten.
+    if ((fstat(writer->fd, &info) || (size_t)info.st_size != size) && ftruncate(writer->fd, (off_t)size))
         TRY_TO(result, done, safetensors_error(writer));
     if (durable) {
         writer->block = mem_checked(aligned_alloc(DIRECT_ALIGNMENT, BLOCK_SIZE));
         safetensors_set_direct(writer, true);
     }
-    TRY_TO(result, done, safetensors_put(writer, header.data, header.size));
+    TRY_TO(result, done, safetensors_put(writer, 0, header.data, header.size));
 done:
     buf_release(&header);
     if (result != OK) safetensors_abort(&writer);
@@ -402,22 +418,27 @@ done:
     return result;
 }
 
-status safetensors_write(struct safetensors_writer *writer, const void *data, size_t size) {
-    if (size > writer->remaining) return fail(BUG, "%s: more data than its tensors have", writer->path);
-    TRY(safetensors_put(writer, data, size));
-    writer->remaining -= size;
+status safetensors_write(struct safetensors_writer *writer, size_t tensor, size_t at, const void *data, size_t size) {
+    const size_t *starts = writer->starts;
+    if (tensor >= writer->count || at > starts[tensor + 1] - starts[tensor] ||
+        size > starts[tensor + 1] - starts[tensor] - at)
+        return fail(BUG, "%s: more data than its tensors have", writer->path);
+    TRY(safetensors_put(writer, starts[tensor] + at, data, size));
+    writer->written += size;
     return OK;
 }
 
 status safetensors_finish(struct safetensors_writer **finished) {
     struct safetensors_writer *writer = *finished;
+    const size_t size = writer->starts[writer->count] - writer->starts[0];
     const char *slash = strrchr(writer->path, '/');
     status result = OK;
-    if (writer->remaining)
-        TRY_TO(result, done, fail(BUG, "%s: %zu bytes of data are missing", writer->path, writer->remaining));
-    if (writer->durable) TRY_TO(result, done, safetensors_flush(writer));
-    if ((writer->durable && fsync(writer->fd)) || rename(writer->temporary, writer->path))
-        TRY_TO(result, done, safetensors_error(writer));
+    if (writer->block) TRY_TO(result, done, safetensors_flush(writer));
+    if (writer->durable && fdatasync(writer->fd)) TRY_TO(result, done, safetensors_error(writer));
+    if (writer->written != size)
+        TRY_TO(result, done,
+               fail(BUG, "%s: %zu bytes of data were written instead of %zu", writer->path, writer->written, size));
+    if (rename(writer->temporary, writer->path)) TRY_TO(result, done, safetensors_error(writer));
     writer->temporary = NULL;
     const size_t length = slash ? (size_t)(slash - writer->path) + 1 : 1;
     if (writer->durable) result = dir_sync(arena_strndup(&writer->arena, slash ? writer->path : ".", length));

@@ -62,7 +62,7 @@ int64_t stored_tensor_count(const struct stored_tensor *tensor);
 const char *stored_tensor_shape(const struct stored_tensor *tensor, char *text, size_t size);
 
 // A file that is being written: PATH.tmp until it is finished, then PATH. A PATH.tmp that exists is overwritten, so
-// that its pages are used again.
+// that its pages are used again. Where each tensor's data stand follows from the table of tensors alone.
 struct safetensors_writer;
 
 // Starts a file with these tensors, of which name, type, rank and shape are used. The metadata says "format": "pt".
@@ -71,12 +71,13 @@ struct safetensors_writer;
 status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
                           size_t count, bool durable);
 
-// Writes the next bytes of the data, tensor after tensor in the order given to safetensors_create. UNAVAILABLE when the
-// disk is full; BUG if there are more bytes than the tensors have.
-status safetensors_write(struct safetensors_writer *writer, const void *data, size_t size);
+// Writes bytes of tensor number `tensor`'s data, from byte `at` of them on; fastest in the order of the file.
+// UNAVAILABLE when the disk is full; BUG if the tensor has fewer bytes.
+status safetensors_write(struct safetensors_writer *writer, size_t tensor, size_t at, const void *data, size_t size);
 
-// Renames PATH.tmp to PATH; a durable file is on the disk before. BUG if bytes are missing. After any failure
-// before the renaming PATH is as it was and PATH.tmp is removed. Frees the writer and sets it to NULL.
+// Renames PATH.tmp to PATH; a durable file is on the disk before. BUG if there were not as many bytes as the tensors
+// have. After any failure before the renaming PATH is as it was and PATH.tmp is removed. Frees the writer and sets it
+// to NULL.
 status safetensors_finish(struct safetensors_writer **writer);
 
 // Removes PATH.tmp and frees the writer. NULL is fine; sets *writer to NULL.

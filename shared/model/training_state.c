@@ -93,7 +93,7 @@ status tensor_list_write(const struct tensor_list *list, struct backend *backend
     status result = safetensors_create(&writer, path, list->tensors, list->count, durable);
     for (size_t i = 0; result == OK && i < list->count; i++)
         result = parameter_download(backend, list->sources[i].array, list->sources[i].parameter, list->tensors[i].type,
-                                    writer);
+                                    writer, i);
     if (result == OK) return safetensors_finish(&writer);
     safetensors_abort(&writer);
     return result;

@@ -49,6 +49,7 @@ BEFORE(remove, (const char *path), (path))
 BEFORE(symlink, (const char *to, const char *path), (to, path))
 BEFORE(mkdir, (const char *path, mode_t mode), (path, mode))
 BEFORE(fsync, (int fd), (fd))
+BEFORE(fdatasync, (int fd), (fd))
 END
     cc -shared -fPIC -o killer.so killer.c
     head -1 groups | optim --out one --keep 1 >out 2>err

@@ -100,10 +100,12 @@ TEST(what_is_written_is_read) {
                                             {.name = "a", .type = ELEMENT_BF16, .rank = 1, .shape = {3}}};
     struct safetensors_writer *writer = NULL;
     assert_int_equal(safetensors_create(&writer, path, tensors, 2, true), OK);
-    assert_int_equal(safetensors_write(writer, (float[]){1, 2}, 8), OK);
+    assert_int_equal(safetensors_write(writer, 0, 0, (float[]){1, 2}, 8), OK);
     assert_false(path_exists(path));
-    assert_int_equal(safetensors_write(writer, (uint16_t[]){7, 8, 9}, 6), OK);
-    assert_int_equal(safetensors_write(writer, "x", 1), BUG);
+    assert_int_equal(safetensors_write(writer, 1, 0, (uint16_t[]){7, 8, 9}, 6), OK);
+    assert_int_equal(safetensors_write(writer, 1, 6, "x", 1), BUG);
+    assert_int_equal(safetensors_write(writer, 1, 7, "", 0), BUG);
+    assert_int_equal(safetensors_write(writer, 2, 0, "", 0), BUG);
     assert_int_equal(safetensors_finish(&writer), OK);
     struct safetensors *store = NULL;
     assert_int_equal(safetensors_open_dir(&store, dir), OK);
@@ -118,8 +120,8 @@ TEST(what_is_written_is_read) {
     assert_int_equal(truncate(path, 1000), 0);
     assert_int_equal(rename(path, old), 0);
     assert_int_equal(safetensors_create(&writer, path, tensors, 2, false), OK);
-    assert_int_equal(safetensors_write(writer, (float[]){3, 4}, 8), OK);
-    assert_int_equal(safetensors_write(writer, (uint16_t[]){5, 6, 7}, 6), OK);
+    assert_int_equal(safetensors_write(writer, 0, 0, (float[]){3, 4}, 8), OK);
+    assert_int_equal(safetensors_write(writer, 1, 0, (uint16_t[]){5, 6, 7}, 6), OK);
     assert_int_equal(safetensors_finish(&writer), OK);
     assert_int_equal(safetensors_open(&store, path), OK);
     assert_int_equal(((const uint16_t *)safetensors_find(store, "a")->data)[2], 7);
@@ -130,23 +132,31 @@ TEST(what_is_written_is_read) {
     assert_null(writer);
 }
 
-// Longer than what is written at once, and no whole number of pages.
+// Longer than what is written at once, and no whole number of pages; in the order of the file and in others.
 TEST(a_long_file_is_written_whole) {
-    enum { count = 5000003 };
+    enum { count = 5000003, parts = 4 };
+    static const size_t cuts[parts + 1] = {0, 1000, 3000000, 3001024, count};
+    static const int orders[][parts] = {{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 3, 0, 1}};
     const char *dir = unit_new_directory();
     SCOPED(struct arena, arena_release) arena = {0};
     char *path = path_join(&arena, dir, "long.safetensors");
     float *values = arena_alloc(&arena, count * sizeof *values);
     for (int i = 0; i < count; i++) values[i] = (float)i;
     const struct stored_tensor tensor = {.name = "long", .type = ELEMENT_F32, .rank = 1, .shape = {count}};
-    struct safetensors_writer *writer = NULL;
-    assert_int_equal(safetensors_create(&writer, path, &tensor, 1, true), OK);
-    assert_int_equal(safetensors_write(writer, values, 1000 * sizeof *values), OK);
-    assert_int_equal(safetensors_write(writer, values + 1000, (count - 1000) * sizeof *values), OK);
-    assert_int_equal(safetensors_finish(&writer), OK);
-    SCOPED(struct safetensors *, safetensors_close) store = NULL;
-    assert_int_equal(safetensors_open(&store, path), OK);
-    assert_memory_equal(safetensors_find(store, "long")->data, values, count * sizeof *values);
+    for (size_t o = 0; o < sizeof orders / sizeof *orders; o++) {
+        struct safetensors_writer *writer = NULL;
+        assert_int_equal(safetensors_create(&writer, path, &tensor, 1, true), OK);
+        for (int i = 0; i < parts; i++) {
+            const size_t first = cuts[orders[o][i]], end = cuts[orders[o][i] + 1];
+            const size_t size = (end - first) * sizeof *values;
+            assert_int_equal(safetensors_write(writer, 0, first * sizeof *values, values + first, size), OK);
+        }
+        assert_int_equal(safetensors_finish(&writer), OK);
+        SCOPED(struct safetensors *, safetensors_close) store = NULL;
+        assert_int_equal(safetensors_open(&store, path), OK);
+        assert_memory_equal(safetensors_find(store, "long")->data, values, count * sizeof *values);
+        assert_int_equal(remove(path), 0);
+    }
 }
 
 TEST(config_layouts_agree) {

@@ -265,7 +265,7 @@ static double objective_moved(struct model_case *it, const char *dir, const stru
         memcpy(values, tensor->data, tensor->size);
         if (strcmp(tensor->name, changed->name) == 0)
             for (size_t j = 0; j < tensor->size / 4; j++) values[j] += (float)(by * gradient[j]);
-        MUST(safetensors_write(writer, values, tensor->size));
+        MUST(safetensors_write(writer, i, 0, values, tensor->size));
         free(values);
     }
     MUST(safetensors_finish(&writer));

@@ -200,7 +200,8 @@ static status init_write_shard(const struct init_weights *weights, const struct 
                     init_store(weights, k, parameter->kind == PARAMETER_NORM ? 1 : 0);
             }
             TRY_TO(result, done,
-                   safetensors_write(writer, weights->block, block.count * (size_t)weights->element_size));
+                   safetensors_write(writer, i - shard->first, (size_t)(block.first * weights->element_size),
+                                     weights->block, block.count * (size_t)weights->element_size));
         }
     }
     result = safetensors_finish(&writer);
