@@ -140,6 +140,8 @@ status parameter_table_check(const struct parameter_table *table, const struct s
 
 enum { CHUNK_ELEMENTS = 1 << 18 };
 
+const struct param_piece param_whole = {0, INT64_MAX};
+
 void param_array_view(struct param_array *array, struct buffer *buffer, const struct parameter_table *table, int ranges,
                       enum element matrices, enum element vectors) {
     size_t end = 0;
@@ -223,18 +225,27 @@ enum element param_type(const struct param_array *array, const struct parameter 
     return array->remainders ? ELEMENT_F32 : array->types[param_array_range_of(array, parameter->offset)];
 }
 
+// What a parameter has in the piece, its own first element being 0.
+static struct param_piece parameter_piece(const struct parameter *parameter, struct param_piece piece) {
+    const int64_t first = piece.first - parameter->offset, end = piece.end - parameter->offset;
+    return (struct param_piece){first > 0 ? first : 0, end < parameter->count ? end : parameter->count};
+}
+
 status parameter_download(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                          enum element type, struct safetensors_writer *writer, size_t tensor) {
+                          struct param_piece piece, enum element type, struct safetensors_writer *writer,
+                          size_t tensor) {
     const struct operations *ops = backend->ops;
     struct buffer *joined = NULL;
     char *host = NULL;
     size_t size = element_size(type);
     bool join = array->remainders && type != ELEMENT_BF16; // a pair's first half is the number in BF16
-    int64_t chunk = parameter->count < CHUNK_ELEMENTS ? parameter->count : CHUNK_ELEMENTS;
+    const struct param_piece own = parameter_piece(parameter, piece);
+    if (own.first >= own.end) return OK;
+    int64_t chunk = own.end - own.first < CHUNK_ELEMENTS ? own.end - own.first : CHUNK_ELEMENTS;
     status result = mem_new_large(&host, (size_t)chunk, size);
     if (result == OK && join) result = ops->buffer_new(backend, (size_t)chunk * sizeof(float), &joined);
-    for (int64_t first = 0; result == OK && first < parameter->count; first += chunk) {
-        int64_t count = parameter->count - first < chunk ? parameter->count - first : chunk;
+    for (int64_t first = own.first; result == OK && first < own.end; first += chunk) {
+        int64_t count = own.end - first < chunk ? own.end - first : chunk;
         struct tensor values = param_array_slice(array, parameter->offset + first, count);
         struct tensor row = join ? (struct tensor){joined, 0, ELEMENT_F32, 1, count, count} : values;
         if (join) result = ops->join_f32(backend, row, values, param_remainders(array, values));
@@ -247,17 +258,19 @@ status parameter_download(struct backend *backend, const struct param_array *arr
 }
 
 status parameter_upload(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                        const void *host, enum element type) {
+                        struct param_piece piece, const void *host, enum element type) {
     const struct operations *ops = backend->ops;
     struct buffer *wide = NULL; // F32, to be split into pairs
     char *copy = NULL;          // of unaligned data
     size_t size = element_size(type);
-    int64_t chunk = parameter->count < CHUNK_ELEMENTS ? parameter->count : CHUNK_ELEMENTS;
+    const struct param_piece own = parameter_piece(parameter, piece);
+    if (own.first >= own.end) return OK;
+    int64_t chunk = own.end - own.first < CHUNK_ELEMENTS ? own.end - own.first : CHUNK_ELEMENTS;
     status result = OK;
     if ((uintptr_t)host % size) result = mem_new_large(&copy, (size_t)chunk, size);
     if (result == OK && array->remainders) result = ops->buffer_new(backend, (size_t)chunk * sizeof(float), &wide);
-    for (int64_t first = 0; result == OK && first < parameter->count; first += chunk) {
-        int64_t count = parameter->count - first < chunk ? parameter->count - first : chunk;
+    for (int64_t first = own.first; result == OK && first < own.end; first += chunk) {
+        int64_t count = own.end - first < chunk ? own.end - first : chunk;
         const char *data = (const char *)host + (size_t)first * size;
         if (copy) data = memcpy(copy, data, (size_t)count * size);
         struct tensor values = param_array_slice(array, parameter->offset + first, count);

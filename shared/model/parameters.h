@@ -136,6 +136,12 @@ size_t param_array_bytes(const struct parameter_table *table, int ranges, enum e
 // Frees the array and zeroes the struct. A zeroed struct is fine.
 void param_array_release(struct param_array *array, struct backend *backend);
 
+// Elements [first, end) of the table's array, which may cut parameters anywhere.
+struct param_piece {
+    int64_t first, end;
+};
+extern const struct param_piece param_whole; // all elements
+
 // The values of a fused parameter as rows x columns.
 struct tensor param_tensor(const struct param_array *array, const struct fused_param *param);
 
@@ -151,10 +157,13 @@ bool param_array_has(const struct param_array *array, const struct parameter *pa
 // The type of a parameter's numbers: F32 of pairs, else that of its values.
 enum element param_type(const struct param_array *array, const struct parameter *parameter);
 
-// Writes a parameter's numbers, converted to `type`, to tensor number `tensor` of a file. Errors as safetensors_write.
+// Writes those of a parameter's numbers that are in the piece, converted to `type`, to tensor number `tensor` of a
+// file. Errors as safetensors_write.
 status parameter_download(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                          enum element type, struct safetensors_writer *writer, size_t tensor);
+                          struct param_piece piece, enum element type, struct safetensors_writer *writer,
+                          size_t tensor);
 
-// Sets a parameter's numbers from the host's elements of type `type`, at any alignment.
+// Sets those of a parameter's numbers that are in the piece. `host` has all of them, of type `type`, at any alignment;
+// the others are not read.
 status parameter_upload(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                        const void *host, enum element type);
+                        struct param_piece piece, const void *host, enum element type);

@@ -284,25 +284,30 @@ const struct stored_tensor *safetensors_find(const struct safetensors *store, co
 
 // ---- writing ----
 
-// The file is made in its full length with its header, then the data are written where they belong; it gets its name
-// when it is complete.
+// Rank 0 makes the file in its full length with its header; then each rank writes its data where they belong. The file
+// gets its name when all have.
 //
-// A durable file is written past the page cache (O_DIRECT), where the file system allows it: gigabytes that no process
-// reads soon would displace what is in use, and they are written several times faster this way.
+// A durable file of one process is written past the page cache (O_DIRECT), where the file system allows it: gigabytes
+// that no process reads soon would displace what is in use, and they are written several times faster this way. Not so
+// with several ranks: one's data may begin in a page in which another's end, and a page that is cached must not be
+// written directly at the same time.
 
 enum { BLOCK_SIZE = 8 << 20, DIRECT_ALIGNMENT = 4096 };
+#define RANK_FAILED UINT64_MAX // what a rank shows at a meeting instead of the bytes that it has written
 static_assert(BLOCK_SIZE % DIRECT_ALIGNMENT == 0, "direct writes are whole pages");
 static_assert(sizeof(float) == 4, "F32 data are the host's floats");
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format's data are little-endian");
 
 struct safetensors_writer {
     struct arena arena;
-    char *path, *temporary;
+    char *path, *temporary;   // temporary: NULL when it is not to be removed
+    struct file_ranks *ranks; // NULL: one process
+    bool awaited;             // the other ranks wait for this one at the next meeting
     int fd;
     size_t count, *starts; // of tensors; where each one's data begin, and, behind the last one, the file's size
-    size_t written;        // bytes of data
+    uint64_t written;      // bytes of data, by this rank
     bool durable, direct;
-    char *block;        // of a durable file: BLOCK_SIZE bytes, aligned to pages; else NULL
+    char *block;        // of a durable file of one process: BLOCK_SIZE bytes, aligned to pages; else NULL
     size_t block_start; // in the file
     size_t used;        // bytes of the block
 };
@@ -361,6 +366,26 @@ static status safetensors_put(struct safetensors_writer *writer, size_t start, c
     return OK;
 }
 
+// Shows `own` to all ranks. *bytes = the sum of what they have shown. UNAVAILABLE when one has failed or is gone: then
+// they meet no more.
+static status safetensors_meet(struct safetensors_writer *writer, uint64_t own, uint64_t *bytes) {
+    struct file_ranks *ranks = writer->ranks;
+    *bytes = own;
+    if (!ranks) return OK;
+    uint64_t *all = arena_alloc(&writer->arena, (size_t)ranks->count * sizeof *all);
+    all[ranks->own] = own;
+    writer->awaited = false;
+    const status result = ranks->meet(ranks, all);
+    if (result != OK) return fail_prefix(result, "%s", writer->path);
+    *bytes = 0;
+    for (int r = 0; r < ranks->count; r++) {
+        if (all[r] == RANK_FAILED) return fail(UNAVAILABLE, "%s: rank %d could not write it", writer->path, r);
+        *bytes += all[r];
+    }
+    writer->awaited = true;
+    return OK;
+}
+
 // The file's first bytes, and where each tensor's data begin and the last one's end: a function of the table alone.
 static void safetensors_layout(struct buf *header, size_t *starts, const struct stored_tensor *tensors, size_t count) {
     static const char prefix[PREFIX_SIZE] = {0};
@@ -386,15 +411,19 @@ static void safetensors_layout(struct buf *header, size_t *starts, const struct 
 }
 
 status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
-                          size_t count, bool durable) {
+                          size_t count, bool durable, struct file_ranks *ranks) {
     *out = NULL;
     struct safetensors_writer *writer = NULL;
     struct buf header = {0};
     struct stat info;
+    uint64_t bytes;
     status result = OK;
     NEW(&writer, 1);
     writer->fd = -1;
     writer->durable = durable;
+    if (ranks && ranks->count == 1) ranks = NULL;
+    writer->ranks = ranks;
+    writer->awaited = ranks;
     writer->path = arena_strndup(&writer->arena, path, strlen(path));
     writer->temporary = arena_printf(&writer->arena, "%s.tmp", path);
     writer->count = count;
@@ -402,15 +431,29 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
     safetensors_layout(&header, writer->starts, tensors, count);
     const size_t size = writer->starts[count];
 
-    TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->fd));
-    // A file that was there before is overwritten.
-    if ((fstat(writer->fd, &info) || (size_t)info.st_size != size) && ftruncate(writer->fd, (off_t)size))
-        TRY_TO(result, done, safetensors_error(writer));
-    if (durable) {
-        writer->block = mem_checked(aligned_alloc(DIRECT_ALIGNMENT, BLOCK_SIZE));
-        safetensors_set_direct(writer, true);
+    const bool leader = !ranks || ranks->own == 0;
+    if (leader) {
+        // A file that was there before is overwritten, but not where a rank that failed may still write into it.
+        if (ranks) (void)unlink(writer->temporary);
+        TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->fd));
+        if ((fstat(writer->fd, &info) || (size_t)info.st_size != size) && ftruncate(writer->fd, (off_t)size))
+            TRY_TO(result, done, safetensors_error(writer));
+        if (durable && !ranks) {
+            writer->block = mem_checked(aligned_alloc(DIRECT_ALIGNMENT, BLOCK_SIZE));
+            safetensors_set_direct(writer, true);
+        }
+        TRY_TO(result, done, safetensors_put(writer, 0, header.data, header.size));
     }
-    TRY_TO(result, done, safetensors_put(writer, 0, header.data, header.size));
+    TRY_TO(result, done, safetensors_meet(writer, 0, &bytes));
+    if (!leader) {
+        writer->fd = open(writer->temporary, O_WRONLY | O_CLOEXEC);
+        writer->temporary = NULL; // rank 0's
+        if (writer->fd < 0 || fstat(writer->fd, &info)) TRY_TO(result, done, safetensors_error(writer));
+        if ((size_t)info.st_size != size)
+            TRY_TO(result, done,
+                   fail(UNAVAILABLE, "%s: cannot write: it has %lld bytes, but rank %d writes %zu", path,
+                        (long long)info.st_size, ranks->own, size));
+    }
 done:
     buf_release(&header);
     if (result != OK) safetensors_abort(&writer);
@@ -430,14 +473,19 @@ status safetensors_write(struct safetensors_writer *writer, size_t tensor, size_
 
 status safetensors_finish(struct safetensors_writer **finished) {
     struct safetensors_writer *writer = *finished;
-    const size_t size = writer->starts[writer->count] - writer->starts[0];
+    const uint64_t size = writer->starts[writer->count] - writer->starts[0];
     const char *slash = strrchr(writer->path, '/');
+    uint64_t bytes;
     status result = OK;
     if (writer->block) TRY_TO(result, done, safetensors_flush(writer));
     if (writer->durable && fdatasync(writer->fd)) TRY_TO(result, done, safetensors_error(writer));
-    if (writer->written != size)
+    TRY_TO(result, done, safetensors_meet(writer, writer->written, &bytes));
+    writer->awaited = false;
+    if (bytes != size)
         TRY_TO(result, done,
-               fail(BUG, "%s: %zu bytes of data were written instead of %zu", writer->path, writer->written, size));
+               fail(BUG, "%s: %llu bytes of data were written instead of %llu", writer->path, (unsigned long long)bytes,
+                    (unsigned long long)size));
+    if (!writer->temporary) goto done; // rank 0 names it
     if (rename(writer->temporary, writer->path)) TRY_TO(result, done, safetensors_error(writer));
     writer->temporary = NULL;
     const size_t length = slash ? (size_t)(slash - writer->path) + 1 : 1;
@@ -450,6 +498,12 @@ done:
 void safetensors_abort(struct safetensors_writer **aborted) {
     struct safetensors_writer *writer = *aborted;
     if (!writer) return;
+    if (writer->awaited) {
+        uint64_t bytes;
+        char *reason = arena_strndup(&writer->arena, fail_text(), strlen(fail_text()));
+        (void)safetensors_meet(writer, RANK_FAILED, &bytes);
+        (void)fail(UNAVAILABLE, "%s", reason);
+    }
     if (writer->fd >= 0) {
         close(writer->fd);
         if (writer->temporary) unlink(writer->temporary);

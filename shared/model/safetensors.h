@@ -61,24 +61,37 @@ int64_t stored_tensor_count(const struct stored_tensor *tensor);
 // Writes "[2, 3]" to text[0..size) and returns text.
 const char *stored_tensor_shape(const struct stored_tensor *tensor, char *text, size_t size);
 
-// A file that is being written: PATH.tmp until it is finished, then PATH. A PATH.tmp that exists is overwritten, so
-// that its pages are used again. Where each tensor's data stand follows from the table of tensors alone.
+// The processes that write a file together, each what it has of the data. Where a struct is asked for, NULL or a count
+// of 1 is one process alone; only the tests have more so far.
+struct file_ranks {
+    int own, count; // rank 0 makes the file and gives it its name
+    // all[r] = what rank r has at all[r]; waits for all ranks. UNAVAILABLE when one is gone.
+    status (*meet)(struct file_ranks *ranks, uint64_t *all);
+};
+
+// A file that is being written: PATH.tmp until it is finished, then PATH. A PATH.tmp that exists is overwritten by
+// one process, so that its pages are used again.
+//
+// Where each tensor's data stand follows from the table of tensors alone, so that the file has the same bytes,
+// whichever ranks write them. A rank's failure is one of all ranks: each gets a message that names the file.
 struct safetensors_writer;
 
-// Starts a file with these tensors, of which name, type, rank and shape are used. The metadata says "format": "pt".
-// `durable`: the file has to survive a loss of power, and no process reads it soon. UNAVAILABLE when the file system
-// refuses.
+// Starts a file with these tensors, of which name, type, rank and shape are used; all ranks name the same ones. The
+// metadata says "format": "pt". `durable`: the file has to survive a loss of power, and no process reads it soon. Waits
+// for the other ranks. UNAVAILABLE when the file system refuses, or a rank.
 status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
-                          size_t count, bool durable);
+                          size_t count, bool durable, struct file_ranks *ranks);
 
-// Writes bytes of tensor number `tensor`'s data, from byte `at` of them on; fastest in the order of the file.
-// UNAVAILABLE when the disk is full; BUG if the tensor has fewer bytes.
+// Writes bytes of tensor number `tensor`'s data, from byte `at` of them on. One process alone is fastest in the order
+// of the file. UNAVAILABLE when the disk is full; BUG if the tensor has fewer bytes.
 status safetensors_write(struct safetensors_writer *writer, size_t tensor, size_t at, const void *data, size_t size);
 
-// Renames PATH.tmp to PATH; a durable file is on the disk before. BUG if there were not as many bytes as the tensors
-// have. After any failure before the renaming PATH is as it was and PATH.tmp is removed. Frees the writer and sets it
-// to NULL.
+// Waits for the other ranks; then rank 0 renames PATH.tmp to PATH; a durable file is on the disk before. To another
+// rank OK says only that all data are written. BUG if all ranks together have not written as many bytes as the tensors
+// have. After any failure before the renaming PATH is as it was and rank 0 removes PATH.tmp. Frees the writer and sets
+// it to NULL.
 status safetensors_finish(struct safetensors_writer **writer);
 
-// Removes PATH.tmp and frees the writer. NULL is fine; sets *writer to NULL.
+// Lets the other ranks fail at their next meeting, removes PATH.tmp and frees the writer. Keeps fail_text. NULL is
+// fine; sets *writer to NULL.
 void safetensors_abort(struct safetensors_writer **writer);

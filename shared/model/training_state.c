@@ -79,7 +79,8 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *wei
 
 struct tensor_list tensor_list_make(struct arena *arena, size_t capacity) {
     return (struct tensor_list){.tensors = arena_alloc(arena, capacity * sizeof(struct stored_tensor)),
-                                .sources = arena_alloc(arena, capacity * sizeof(struct tensor_source))};
+                                .sources = arena_alloc(arena, capacity * sizeof(struct tensor_source)),
+                                .share = {.pieces = &param_whole, .count = 1}};
 }
 
 void tensor_list_add(struct tensor_list *list, const struct param_array *array, const struct parameter *parameter,
@@ -90,10 +91,11 @@ void tensor_list_add(struct tensor_list *list, const struct param_array *array, 
 
 status tensor_list_write(const struct tensor_list *list, struct backend *backend, const char *path, bool durable) {
     struct safetensors_writer *writer = NULL;
-    status result = safetensors_create(&writer, path, list->tensors, list->count, durable);
+    status result = safetensors_create(&writer, path, list->tensors, list->count, durable, list->share.ranks);
     for (size_t i = 0; result == OK && i < list->count; i++)
-        result = parameter_download(backend, list->sources[i].array, list->sources[i].parameter, list->tensors[i].type,
-                                    writer, i);
+        for (size_t p = 0; result == OK && p < list->share.count; p++)
+            result = parameter_download(backend, list->sources[i].array, list->sources[i].parameter,
+                                        list->share.pieces[p], list->tensors[i].type, writer, i);
     if (result == OK) return safetensors_finish(&writer);
     safetensors_abort(&writer);
     return result;
@@ -138,6 +140,7 @@ done:
 static struct tensor_list training_state_list(const struct training_state *state, struct arena *arena) {
     const struct parameter_table *table = state->arrays[0].array->table;
     struct tensor_list list = tensor_list_make(arena, MAX_STATE_ARRAYS * table->count);
+    if (state->share) list.share = *state->share;
     for (const struct state_array *array = state->arrays; array->prefix; array++) {
         for (size_t i = 0; i < table->count; i++) {
             const struct parameter *parameter = &table->list[i];
@@ -158,7 +161,9 @@ status training_state_save(const struct training_state *state, const char *dir) 
     for (const struct state_counter *counter = state->counters; counter->name; counter++)
         buf_printf(&counters, "%s\"%s\": %lld", counters.size ? ", " : "{", counter->name, (long long)*counter->value);
     buf_puts(&counters, "}\n");
-    if (result == OK) result = file_write_atomic(path_join(&arena, dir, state_counters), counters.data, counters.size);
+    const bool leader = !list.share.ranks || list.share.ranks->own == 0;
+    if (result == OK && leader)
+        result = file_write_atomic(path_join(&arena, dir, state_counters), counters.data, counters.size);
     buf_release(&counters);
     arena_release(&arena);
     return result;
@@ -200,8 +205,9 @@ status training_state_load(const struct training_state *state, const char *dir) 
     }
     for (size_t i = 0; result == OK && i < list.count; i++) {
         const struct stored_tensor *stored = safetensors_find(store, list.tensors[i].name);
-        result = parameter_upload(state->backend, list.sources[i].array, list.sources[i].parameter, stored->data,
-                                  stored->type);
+        for (size_t p = 0; result == OK && p < list.share.count; p++)
+            result = parameter_upload(state->backend, list.sources[i].array, list.sources[i].parameter,
+                                      list.share.pieces[p], stored->data, stored->type);
         safetensors_release_pages(stored);
     }
     for (size_t i = 0; result == OK && state->counters[i].name; i++) *state->counters[i].value = values[i];

@@ -29,6 +29,14 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *wei
 
 // ---- the files of a checkpoint ----
 
+// What this process, one of several ranks, saves and loads of every array. The pieces of all ranks are all elements of
+// the table, each once.
+struct param_share {
+    struct file_ranks *ranks; // NULL: one process
+    const struct param_piece *pieces;
+    size_t count;
+};
+
 // Tensors that become a file, each with a parameter's numbers in an array.
 struct tensor_list {
     struct stored_tensor *tensors;
@@ -37,17 +45,18 @@ struct tensor_list {
         const struct parameter *parameter;
     } * sources;
     size_t count;
+    struct param_share share;
 };
 
-// Returns an empty list with room for `capacity` tensors, in the arena.
+// Returns an empty list with room for `capacity` tensors, in the arena. This process has all of the arrays.
 struct tensor_list tensor_list_make(struct arena *arena, size_t capacity);
 
 // Appends a parameter's numbers, to be stored under that name, which must outlive the list, in that type.
 void tensor_list_add(struct tensor_list *list, const struct param_array *array, const struct parameter *parameter,
                      const char *name, enum element type);
 
-// Writes the tensors to a safetensors file; `durable` is as in safetensors_create. UNAVAILABLE when memory is short or
-// the file system refuses.
+// Writes the tensors, together with the other ranks, to a safetensors file; `durable` is as in safetensors_create.
+// UNAVAILABLE when memory is short or the file system refuses.
 status tensor_list_write(const struct tensor_list *list, struct backend *backend, const char *path, bool durable);
 
 // Copies the regular files of the directory `from` to `to`, except the store's, a training state's, hidden ones, and
@@ -65,6 +74,7 @@ enum { MAX_STATE_ARRAYS = 4, MAX_STATE_COUNTERS = 3 };
 
 struct training_state {
     struct backend *backend;
+    const struct param_share *share; // NULL: one process has all
     struct state_array {
         const char *prefix;              // NULL behind the last one
         const struct param_array *array; // stored for each parameter that it has; the first has all of its table
@@ -75,10 +85,12 @@ struct training_state {
     } counters[MAX_STATE_COUNTERS + 1];
 };
 
-// Writes the files into `dir`, which must exist. UNAVAILABLE when memory is short or the file system refuses.
+// Writes the files into `dir`, which must exist; rank 0 writes the counters. UNAVAILABLE when memory is short or the
+// file system refuses.
 status training_state_save(const struct training_state *state, const char *dir);
 
-// Reads them into the arrays and counters, after every tensor was found. DATAERR names what is missing or does not fit.
+// Reads this process's pieces and the counters, after every tensor was found; how many ranks have written them does not
+// matter. DATAERR names what is missing or does not fit.
 status training_state_load(const struct training_state *state, const char *dir);
 
 // Returns the bytes of the tensors.

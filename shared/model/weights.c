@@ -126,7 +126,7 @@ static status weights_load_param(struct weights *weights, struct weights_loader 
             free(copy);
             TRY(result);
         } else {
-            TRY(parameter_upload(backend, &weights->values, parameter, stored->data, stored->type));
+            TRY(parameter_upload(backend, &weights->values, parameter, param_whole, stored->data, stored->type));
         }
         safetensors_release_pages(stored);
     }

@@ -238,7 +238,7 @@ static char *derived_dir(struct golden_case *it, const char *from, const char *t
     size_t count = 0;
     for (size_t i = 0; i < safetensors_count(store); i++)
         if (strstr(safetensors_at(store, i)->name, part)) kept[count++] = *safetensors_at(store, i);
-    MUST(safetensors_create(&writer, path_join(arena, dir, "model.safetensors"), kept, count, false));
+    MUST(safetensors_create(&writer, path_join(arena, dir, "model.safetensors"), kept, count, false, NULL));
     for (size_t i = 0; i < count; i++) MUST(safetensors_write(writer, i, 0, kept[i].data, kept[i].size));
     MUST(safetensors_finish(&writer));
     safetensors_close(&store);

@@ -81,7 +81,7 @@ static void write_weights(const struct parameter_table *table) {
     }
     void *zeros = calloc(most, element_size(ELEMENT_BF16));
     snprintf(path, sizeof path, "%s/model.safetensors", it.dir);
-    MUST(safetensors_create(&writer, path, tensors, table->count, true));
+    MUST(safetensors_create(&writer, path, tensors, table->count, true, NULL));
     for (size_t i = 0; i < table->count; i++)
         MUST(safetensors_write(writer, i, 0, zeros, (size_t)table->list[i].count * element_size(ELEMENT_BF16)));
     MUST(safetensors_finish(&writer));

@@ -99,7 +99,7 @@ TEST(what_is_written_is_read) {
     const struct stored_tensor tensors[] = {{.name = "b", .type = ELEMENT_F32, .rank = 2, .shape = {2, 1}},
                                             {.name = "a", .type = ELEMENT_BF16, .rank = 1, .shape = {3}}};
     struct safetensors_writer *writer = NULL;
-    assert_int_equal(safetensors_create(&writer, path, tensors, 2, true), OK);
+    assert_int_equal(safetensors_create(&writer, path, tensors, 2, true, NULL), OK);
     assert_int_equal(safetensors_write(writer, 0, 0, (float[]){1, 2}, 8), OK);
     assert_false(path_exists(path));
     assert_int_equal(safetensors_write(writer, 1, 0, (uint16_t[]){7, 8, 9}, 6), OK);
@@ -119,15 +119,15 @@ TEST(what_is_written_is_read) {
     char *old = arena_printf(&arena, "%s.tmp", path);
     assert_int_equal(truncate(path, 1000), 0);
     assert_int_equal(rename(path, old), 0);
-    assert_int_equal(safetensors_create(&writer, path, tensors, 2, false), OK);
+    assert_int_equal(safetensors_create(&writer, path, tensors, 2, false, NULL), OK);
     assert_int_equal(safetensors_write(writer, 0, 0, (float[]){3, 4}, 8), OK);
     assert_int_equal(safetensors_write(writer, 1, 0, (uint16_t[]){5, 6, 7}, 6), OK);
     assert_int_equal(safetensors_finish(&writer), OK);
     assert_int_equal(safetensors_open(&store, path), OK);
     assert_int_equal(((const uint16_t *)safetensors_find(store, "a")->data)[2], 7);
     safetensors_close(&store);
-    assert_int_equal(safetensors_create(&writer, "/dev/full/x", tensors, 2, true), UNAVAILABLE);
-    assert_int_equal(safetensors_create(&writer, path, tensors, 2, true), OK);
+    assert_int_equal(safetensors_create(&writer, "/dev/full/x", tensors, 2, true, NULL), UNAVAILABLE);
+    assert_int_equal(safetensors_create(&writer, path, tensors, 2, true, NULL), OK);
     assert_int_equal(safetensors_finish(&writer), BUG);
     assert_null(writer);
 }
@@ -145,7 +145,7 @@ TEST(a_long_file_is_written_whole) {
     const struct stored_tensor tensor = {.name = "long", .type = ELEMENT_F32, .rank = 1, .shape = {count}};
     for (size_t o = 0; o < sizeof orders / sizeof *orders; o++) {
         struct safetensors_writer *writer = NULL;
-        assert_int_equal(safetensors_create(&writer, path, &tensor, 1, true), OK);
+        assert_int_equal(safetensors_create(&writer, path, &tensor, 1, true, NULL), OK);
         for (int i = 0; i < parts; i++) {
             const size_t first = cuts[orders[o][i]], end = cuts[orders[o][i] + 1];
             const size_t size = (end - first) * sizeof *values;

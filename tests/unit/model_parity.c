@@ -258,7 +258,7 @@ static double objective_moved(struct model_case *it, const char *dir, const stru
     struct safetensors_writer *writer = NULL;
     char *path = path_join(&it->arena, dir, "model.safetensors");
     MUST(safetensors_open_dir(&store, it->dir));
-    MUST(safetensors_create(&writer, path, safetensors_at(store, 0), safetensors_count(store), true));
+    MUST(safetensors_create(&writer, path, safetensors_at(store, 0), safetensors_count(store), true, NULL));
     for (size_t i = 0; i < safetensors_count(store); i++) {
         const struct stored_tensor *tensor = safetensors_at(store, i);
         float *values = malloc(tensor->size);

@@ -183,7 +183,7 @@ static status init_write_shard(const struct init_weights *weights, const struct 
         const struct parameter *parameter = &weights->table->list[shard->first + i];
         tensors[i] = parameter_stored(parameter, parameter->name, weights->type);
     }
-    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
+    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true, NULL));
     for (size_t i = shard->first; i < shard->end; i++) {
         const struct parameter *parameter = &weights->table->list[i];
         struct weight_block block = {.weights = weights, .key = rng_key(weights->seed, parameter->name)};

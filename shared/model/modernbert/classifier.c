@@ -48,7 +48,8 @@ static struct rope_angles classifier_rope(const struct classifier_config *config
 
 static status classifier_set(struct classifier *classifier, const struct fused_param *param, const float *values) {
     const struct param_array *weights = &classifier->weights.base.values;
-    return parameter_upload(classifier->backend, weights, &weights->table->list[param->first], values, ELEMENT_F32);
+    return parameter_upload(classifier->backend, weights, &weights->table->list[param->first], param_whole, values,
+                            ELEMENT_F32);
 }
 
 // A matrix of normal numbers; one that is beyond two deviations is drawn again.
