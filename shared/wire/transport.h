@@ -34,6 +34,8 @@ struct transport_frames {
     size_t head_size;
     const void *bulk;
     size_t bulk_size;
+    bool bulk_stays; // when sending: the bulk does not change until the other side has it or the transport is freed,
+                     // so it need not be copied
 };
 
 enum transport_event_kind {
@@ -137,3 +139,7 @@ enum {
 // "ipc://..." or "tcp://..." with CURVE if there is security. `security` must outlive it; NULL or zeroed: none.
 // UNAVAILABLE when libzmq fails. Give it to wire_open.
 status zmq_transport_open(struct transport **out, const struct wire_security *security);
+
+// Lets libzmq use `count` threads, among which it divides the connections; at first it uses one. More are faster only
+// where much is encrypted. Before the transport's first socket.
+void zmq_transport_use_threads(struct transport *transport, int count);

@@ -411,7 +411,13 @@ static status zmq_transport_send(struct transport *base, struct transport_link *
     *gone = false;
     if (!link) sent = zmq_send(socket, client->id, client->size, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     if (sent >= 0) sent = zmq_send(socket, frames->head, frames->head_size, (bulk ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT);
-    if (sent >= 0 && bulk) sent = zmq_send(socket, frames->bulk, frames->bulk_size, ZMQ_DONTWAIT);
+    if (sent >= 0 && bulk && frames->bulk_stays) {
+        zmq_msg_t message; // of constant data, which libzmq does not free
+        zmq_msg_init_data(&message, (void *)(uintptr_t)frames->bulk, frames->bulk_size, NULL, NULL);
+        sent = zmq_msg_send(&message, socket, ZMQ_DONTWAIT);
+    } else if (sent >= 0 && bulk) {
+        sent = zmq_send(socket, frames->bulk, frames->bulk_size, ZMQ_DONTWAIT);
+    }
     if (sent >= 0) return OK;
     if (zmq_errno() != EHOSTUNREACH && zmq_errno() != EAGAIN) return zmq_transport_failure("sending");
     *gone = true;
@@ -562,4 +568,10 @@ status zmq_transport_open(struct transport **out, const struct wire_security *se
     zmq_msg_init(&transport->bulk);
     *out = &transport->base;
     return OK;
+}
+
+void zmq_transport_use_threads(struct transport *transport, int count) {
+    const int failed = zmq_ctx_set(zmq_transport_of(transport)->context, ZMQ_IO_THREADS, count);
+    assert(!failed && count >= 1);
+    (void)failed;
 }
