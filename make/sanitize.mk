@@ -17,6 +17,8 @@ endif
 # The vector loops compute all products where oneDNN does not, and instrumented they take most of the time: they are not. The
 # harness runs the same source as plain C, which is instrumented, and in the plain build with guard pages.
 $(BUILD)/kernels/cpu/simd_avx2.o $(BUILD)/kernels/cpu/simd_avx512.o: override SANITIZE :=
+# Nor is what the harness compares operations with: instrumented, it takes longer than they do.
+$(filter-out %/main.o %/harness.o,$(OPS_SOURCES:%.c=$(BUILD)/%.o)): override SANITIZE :=
 
 # A report of a stage in a pipeline would only reach the stage's log, and the supervisor would restart the stage. So reports
 # are written to files, named after program and process, and the target fails if there is one. One may be empty: its process

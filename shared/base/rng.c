@@ -6,17 +6,18 @@
 #include <xxhash.h>
 
 uint64_t rng_bits(uint64_t key, uint64_t a, uint64_t b) {
-    uint32_t counter[4] = {(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32)};
-    uint32_t words[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
+    uint32_t c0 = (uint32_t)a, c1 = (uint32_t)(a >> 32), c2 = (uint32_t)b, c3 = (uint32_t)(b >> 32);
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int round = 0; round < 10; round++) {
-        uint64_t first = (uint64_t)0xD2511F53u * counter[0], second = (uint64_t)0xCD9E8D57u * counter[2];
-        uint32_t next[4] = {(uint32_t)(second >> 32) ^ counter[1] ^ words[0], (uint32_t)second,
-                            (uint32_t)(first >> 32) ^ counter[3] ^ words[1], (uint32_t)first};
-        memcpy(counter, next, sizeof next);
-        words[0] += 0x9E3779B9u;
-        words[1] += 0xBB67AE85u;
+        const uint64_t first = (uint64_t)0xD2511F53u * c0, second = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(second >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)second;
+        c2 = (uint32_t)(first >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)first;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
     }
-    return (uint64_t)counter[1] << 32 | counter[0];
+    return (uint64_t)c1 << 32 | c0;
 }
 
 double rng_uniform(uint64_t key, uint64_t a, uint64_t b) {
