@@ -102,7 +102,7 @@ static inline bool attention_span_valid(const struct attention_span *span, int64
     X(decode_batch_set)                                                                                                \
     X(sample)                                                                                                          \
     X(decode_batch_read)                                                                                               \
-    X(square_sum)                                                                                                      \
+    X(square_sums)                                                                                                     \
     X(adamw)                                                                                                           \
     X(ema)                                                                                                             \
     X(split_f32)                                                                                                       \

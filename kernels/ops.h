@@ -3,7 +3,7 @@
 // The CPU backend (kernels/cpu) is the reference for every other backend. A backend owns its memory: code above this
 // header reads and writes the contents of a tensor only through upload and download. Operations may run
 // asynchronously, in the order of the calls. Host memory that is passed by pointer is read before the call returns.
-// What an operation returns to the host (download, square_sum, digest, decode_batch_read) is complete when the call
+// What an operation returns to the host (download, square_sums, digest, decode_batch_read) is complete when the call
 // returns. What is freed may still be in use by operations that were called before.
 //
 // Dimension letters: T tokens (rows), C channels, H query heads, K key/value heads, D head size, I inner channels,
@@ -398,8 +398,9 @@ struct operations {
 
     // ---- the optimizer; its tensors are dense ----
 
-    // *sum += the sum of squares of `in` (F32 or BF16), in double; waits.
-    status (*square_sum)(struct backend *, double *sum, struct tensor in);
+    // sums[u] = the sum of squares of unit u of `in` (F32 or BF16), in double, in an order that the unit's length
+    // determines; waits. A unit has `unit` elements, a multiple of 64, and the last one what is left.
+    status (*square_sums)(struct backend *, double *sums, struct tensor in, int64_t unit);
     // One AdamW step over all ranges: decoupled weight decay, bias correction, eps outside the square root.
     status (*adamw)(struct backend *, const struct adamw_range *ranges, size_t count, const struct adamw_options *);
     // average = decay * average + (1 - decay) * in. Each of the two is F32 without a remainder, or a pair.

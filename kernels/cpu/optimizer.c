@@ -1,4 +1,4 @@
-// The sum of squares, AdamW, the exponential moving average, pairs and the digest: passes over dense memory, in fixed
+// Sums of squares, AdamW, the exponential moving average, pairs and the digest: passes over dense memory, in fixed
 // blocks. The arithmetic is that of float32 arrays; numbers of another type go through arrays of a part of a block.
 #include <assert.h>
 #include <math.h>
@@ -26,17 +26,14 @@ struct optimizer_job {
     struct adamw_factors factors;
     uint64_t seed, offset;          // of the random bits
     struct optimizer_array average; // of ema and pairs
-    struct optimizer_array in;      // of ema, pairs and square_sum
+    struct optimizer_array in;      // of ema, pairs and square_sums
     float weight;                   // of `in` in the average
     const unsigned char *bytes;     // of digest,
     size_t byte_count;              // how many,
     uint64_t first;                 // and the number of the first word
-    union optimizer_sum *sums;      // of each block
-};
-
-union optimizer_sum {
-    double squares;
-    uint64_t words;
+    uint64_t *word_sums;            // of each block
+    double *squares;                // of each unit
+    int64_t unit;                   // of square_sums
 };
 
 static bool optimizer_dense(struct tensor t, int type, int64_t elements) {
@@ -84,9 +81,9 @@ static size_t optimizer_part(int64_t at, int64_t end) {
     return (size_t)(end - at < PART_ELEMENTS ? end - at : PART_ELEMENTS);
 }
 
-// ---- the sum of squares and the digest ----
+// ---- sums of squares and the digest ----
 
-static void optimizer_square_sum_task(void *context, struct task_range range) {
+static void optimizer_square_sums_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
     const struct simd *simd = &job->cpu->simd;
     float part[PART_ELEMENTS];
@@ -97,17 +94,16 @@ static void optimizer_square_sum_task(void *context, struct task_range range) {
         size_t count = optimizer_part(at, range.end);
         sum += simd->square_sum(optimizer_read(simd, &job->in, at, count, part), count);
     }
-    job->sums[range.first / BLOCK_ELEMENTS].squares = sum;
+    job->squares[range.first / job->unit] = sum;
 }
 
-status cpu_square_sum(struct backend *backend, double *sum, struct tensor in) {
+status cpu_square_sums(struct backend *backend, double *sums, struct tensor in, int64_t unit) {
     struct cpu_backend *cpu = cpu_of(backend);
-    int64_t count = in.rows * in.columns, blocks = (count + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
-    CHECK(optimizer_dense(in, -1, count));
-    struct optimizer_job job = {.cpu = cpu, .in = optimizer_array_of(in, (struct tensor){0})};
-    TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)blocks * sizeof *job.sums, &job.sums));
-    parallel_for(cpu, count, BLOCK_ELEMENTS, optimizer_square_sum_task, &job);
-    for (int64_t i = 0; i < blocks; i++) *sum += job.sums[i].squares;
+    const int64_t count = in.rows * in.columns;
+    CHECK(optimizer_dense(in, -1, count) && unit > 0 && unit % 64 == 0);
+    struct optimizer_job job = {
+        .cpu = cpu, .in = optimizer_array_of(in, (struct tensor){0}), .squares = sums, .unit = unit};
+    parallel_for(cpu, count, unit, optimizer_square_sums_task, &job);
     return OK;
 }
 
@@ -116,7 +112,7 @@ static void optimizer_digest_task(void *context, struct task_range range) {
     const struct optimizer_job *job = context;
     size_t begin = (size_t)range.first * 8, bytes = (size_t)(range.end - range.first) * 8;
     if (begin + bytes > job->byte_count) bytes = job->byte_count - begin;
-    job->sums[range.first / BLOCK_ELEMENTS].words =
+    job->word_sums[range.first / BLOCK_ELEMENTS] =
         job->cpu->simd.digest(job->bytes + begin, bytes, job->first + (uint64_t)range.first);
 }
 
@@ -126,9 +122,9 @@ status cpu_digest(struct backend *backend, struct tensor in, uint64_t first, uin
     size_t bytes = (size_t)(in.rows * in.columns) * element_size(in.type);
     int64_t words = (int64_t)((bytes + 7) / 8), blocks = (words + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
     struct optimizer_job job = {.cpu = cpu, .bytes = tensor_row(in, 0), .byte_count = bytes, .first = first};
-    TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)blocks * sizeof *job.sums, &job.sums));
+    TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)blocks * sizeof *job.word_sums, &job.word_sums));
     parallel_for(cpu, words, BLOCK_ELEMENTS, optimizer_digest_task, &job);
-    for (int64_t i = 0; i < blocks; i++) *sum += job.sums[i].words;
+    for (int64_t i = 0; i < blocks; i++) *sum += job.word_sums[i];
     return OK;
 }
 

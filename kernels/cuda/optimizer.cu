@@ -1,9 +1,9 @@
-// The sum of squares, the digest, AdamW, the exponential moving average, and the conversion of pairs: one pass over
+// Sums of squares, the digest, AdamW, the exponential moving average, and the conversion of pairs: one pass over
 // dense memory each.
 //
 // A thread works on one OCTET. The arithmetic is that of the CPU, step by step, so the results have the same bits. The
-// sums go to the host: each block adds up a share, whose bounds depend on the length alone, and the host adds the
-// blocks' sums in order.
+// sums go to the host: of squares one for each unit, which a block adds up; of the digest one for each block, whose
+// share depends on the length alone, and the host adds these in order.
 #include <math.h>
 
 #include "kernels/cuda/rows.h"
@@ -270,26 +270,22 @@ status cuda_join_f32(struct backend *backend, struct tensor out, struct tensor i
 
 enum { MAX_SUM_BLOCKS = 1024, SUM_BLOCK_THREADS = 256 };
 
-// What a block adds up; in scratch memory.
-union sum_of_block {
-    double squares;
-    uint64_t words;
-};
-
-// Every block adds the octets of its threads; the number of blocks depends on `count` alone.
+// A block adds up a unit: its threads take the unit's octets in turn.
 template <int layout>
 __global__ void __launch_bounds__(SUM_BLOCK_THREADS)
-    square_sum_kernel(union sum_of_block *sums, struct device_rows in, int64_t count) {
-    int64_t step = (int64_t)gridDim.x * SUM_BLOCK_THREADS;
+    square_sums_kernel(double *sums, struct device_rows in, int64_t count, int64_t unit) {
+    int64_t end = ((int64_t)blockIdx.x + 1) * unit;
+    if (end > count) end = count;
     double sum = 0;
-    for (int64_t o = (int64_t)blockIdx.x * SUM_BLOCK_THREADS + threadIdx.x; o * OCTET < count; o += step) {
+    for (int64_t i = (int64_t)blockIdx.x * unit + (int64_t)threadIdx.x * OCTET; i < end;
+         i += SUM_BLOCK_THREADS * OCTET) {
         float values[OCTET];
-        octet_load<layout>(values, in, 0, o * OCTET, count);
+        octet_load<layout>(values, in, 0, i, count);
 #pragma unroll
         for (int e = 0; e < OCTET; e++) sum += (double)values[e] * (double)values[e];
     }
     sum = block_sum(sum, (double *)dynamic_shared());
-    if (threadIdx.x == 0) sums[blockIdx.x].squares = sum;
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 // The w-th word of `bytes` bytes at any address.
@@ -302,7 +298,7 @@ DEVICE uint64_t digest_word(const unsigned char *data, int64_t bytes, int64_t w)
 
 // A thread takes two words at a time.
 __global__ void __launch_bounds__(SUM_BLOCK_THREADS)
-    digest_kernel(union sum_of_block *sums, const unsigned char *data, int64_t bytes, uint64_t first) {
+    digest_kernel(uint64_t *sums, const unsigned char *data, int64_t bytes, uint64_t first) {
     int64_t step = (int64_t)gridDim.x * SUM_BLOCK_THREADS, words = (bytes + 7) / 8;
     bool aligned = (uintptr_t)data % 16 == 0;
     uint64_t sum = 0;
@@ -320,32 +316,23 @@ __global__ void __launch_bounds__(SUM_BLOCK_THREADS)
         if (w + 1 < words) sum += mix64(word[1] ^ mix64(first + (uint64_t)w + 1));
     }
     sum = block_sum(sum, (uint64_t *)dynamic_shared());
-    if (threadIdx.x == 0) sums[blockIdx.x].words = sum;
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// *out = scratch memory for the sums of the blocks whose threads take `units` units of memory in turn.
-static status sums_scratch(struct cuda_backend *cuda, int64_t units, struct tensor *out) {
-    int64_t blocks = (units + SUM_BLOCK_THREADS - 1) / SUM_BLOCK_THREADS;
-    if (blocks > MAX_SUM_BLOCKS) blocks = MAX_SUM_BLOCKS;
-    return cuda_scratch_tensor(cuda, CUDA_SCRATCH_SUMS, ELEMENT_U8, blocks, sizeof(union sum_of_block), out);
-}
-
-status cuda_square_sum(struct backend *backend, double *sum, struct tensor in) {
+status cuda_square_sums(struct backend *backend, double *sums, struct tensor in, int64_t unit) {
     struct cuda_backend *cuda = cuda_of(backend);
-    int64_t count = in.rows * in.columns;
+    const int64_t count = in.rows * in.columns, units = unit > 0 ? (count + unit - 1) / unit : 0;
     CHECK(tensor_is(in, -1, in.rows, in.columns) && tensor_dense(in));
+    CHECK(unit > 0 && unit % 64 == 0 && units <= INT32_MAX);
     if (count == 0) return OK;
     struct device_rows row = device_rows_of(tensor_reshape(in, 1, count));
-    union sum_of_block host[MAX_SUM_BLOCKS];
-    struct tensor sums;
-    TRY(sums_scratch(cuda, octets_of(count), &sums));
-    LAUNCH_LAYOUT(layout_of(count, &row, 1), square_sum_kernel, (unsigned)sums.rows, SUM_BLOCK_THREADS,
-                  SUM_BLOCK_THREADS / 32 * sizeof(double), cuda->stream, (union sum_of_block *)tensor_row(sums, 0), row,
-                  count);
-    TRY(cuda_launched("square_sum"));
-    TRY(cuda_download(backend, host, ELEMENT_U8, sums));
-    for (int64_t i = 0; i < sums.rows; i++) *sum += host[i].squares;
-    return OK;
+    struct tensor scratch;
+    TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_SUMS, ELEMENT_U8, units, sizeof *sums, &scratch));
+    LAUNCH_LAYOUT(layout_of(count, &row, 1), square_sums_kernel, (unsigned)units, SUM_BLOCK_THREADS,
+                  SUM_BLOCK_THREADS / 32 * sizeof(double), cuda->stream, (double *)tensor_row(scratch, 0), row, count,
+                  unit);
+    TRY(cuda_launched("square_sums"));
+    return cuda_download(backend, sums, ELEMENT_U8, scratch);
 }
 
 status cuda_digest(struct backend *backend, struct tensor in, uint64_t first, uint64_t *sum) {
@@ -353,14 +340,15 @@ status cuda_digest(struct backend *backend, struct tensor in, uint64_t first, ui
     CHECK(tensor_fits(in) && tensor_dense(in));
     int64_t bytes = in.rows * in.columns * (int64_t)element_size(in.type);
     if (bytes == 0) return OK;
-    union sum_of_block host[MAX_SUM_BLOCKS];
+    int64_t blocks = ((bytes + 15) / 16 + SUM_BLOCK_THREADS - 1) / SUM_BLOCK_THREADS;
+    if (blocks > MAX_SUM_BLOCKS) blocks = MAX_SUM_BLOCKS;
+    uint64_t host[MAX_SUM_BLOCKS];
     struct tensor sums;
-    TRY(sums_scratch(cuda, (bytes + 15) / 16, &sums));
-    LAUNCH(digest_kernel, (unsigned)sums.rows, SUM_BLOCK_THREADS, SUM_BLOCK_THREADS / 32 * sizeof(uint64_t),
-           cuda->stream, (union sum_of_block *)tensor_row(sums, 0), (const unsigned char *)tensor_row(in, 0), bytes,
-           first);
+    TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_SUMS, ELEMENT_U8, blocks, sizeof *host, &sums));
+    LAUNCH(digest_kernel, (unsigned)blocks, SUM_BLOCK_THREADS, SUM_BLOCK_THREADS / 32 * sizeof(uint64_t), cuda->stream,
+           (uint64_t *)tensor_row(sums, 0), (const unsigned char *)tensor_row(in, 0), bytes, first);
     TRY(cuda_launched("digest"));
     TRY(cuda_download(backend, host, ELEMENT_U8, sums));
-    for (int64_t i = 0; i < sums.rows; i++) *sum += host[i].words;
+    for (int64_t i = 0; i < blocks; i++) *sum += host[i];
     return OK;
 }

@@ -16,6 +16,7 @@ void parameter_table_init(struct parameter_table *table, size_t capacity) {
     *table = (struct parameter_table){0};
     table->list = arena_alloc(&table->arena, capacity * sizeof *table->list);
     table->fused = arena_alloc(&table->arena, capacity * sizeof *table->fused);
+    table->buckets = arena_alloc(&table->arena, capacity * sizeof *table->buckets);
 }
 
 void parameter_table_release(struct parameter_table *table) {
@@ -56,9 +57,17 @@ void parameter_table_single(struct parameter_table *table, struct fused_param *f
     parameter_table_append(table, fused, kind, rows, columns, name);
 }
 
+void parameter_table_close_bucket(struct parameter_table *table, bool streamed) {
+    const struct parameter_bucket *last = table->bucket_count ? &table->buckets[table->bucket_count - 1] : NULL;
+    const int64_t start = last ? last->offset + last->count : 0;
+    parameter_align(table);
+    if (table->elements > start)
+        table->buckets[table->bucket_count++] = (struct parameter_bucket){start, table->elements - start, streamed};
+}
+
 void parameter_table_close_range(struct parameter_table *table, bool decay, int group) {
     assert(table->range_count < MAX_PARAM_RANGES && group >= 0 && group < MAX_PARAM_GROUPS);
-    parameter_align(table);
+    parameter_table_close_bucket(table, false);
     int64_t start = 0;
     for (int i = 0; i < table->range_count; i++) start += table->ranges[i].count;
     table->ranges[table->range_count++] = (struct parameter_range){start, table->elements - start, decay, group};
@@ -206,6 +215,10 @@ struct tensor param_tensor(const struct param_array *array, const struct fused_p
 struct tensor param_range(const struct param_array *array, int range) {
     if (!array->buffer) return (struct tensor){0};
     return param_array_slice(array, array->table->ranges[range].offset, array->table->ranges[range].count);
+}
+
+struct tensor param_bucket(const struct param_array *array, const struct parameter_bucket *bucket) {
+    return param_array_slice(array, bucket->offset, bucket->count);
 }
 
 struct tensor param_remainders(const struct param_array *array, struct tensor values) {

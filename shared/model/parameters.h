@@ -2,11 +2,11 @@
 // that one product uses together (query, key and value; gate and up) are adjacent.
 //
 // The array consists of ranges. A range decays as a whole or not at all, and belongs to one group: the parameters that
-// have a gradient in the same steps.
+// have a gradient in the same steps. A range consists of buckets: what the backward pass completes at the same time.
 //
 // An architecture adds its parameters, one after another, to an empty table: parameter_table_single, or
-// parameter_table_start and parameter_table_append, then parameter_table_close_range; at the end
-// parameter_table_finish.
+// parameter_table_start and parameter_table_append, then parameter_table_close_bucket and parameter_table_close_range;
+// at the end parameter_table_finish.
 #pragma once
 
 #include "kernels/ops.h"
@@ -44,6 +44,12 @@ struct parameter_range {
     int group;
 };
 
+// Consecutive elements whose gradient the backward pass completes at the same time.
+struct parameter_bucket {
+    int64_t offset, count;
+    bool streamed; // the backward pass adds to no other streamed bucket between its first and its last addition to it
+};
+
 struct parameter_table {
     struct arena arena;
     struct parameter *list;
@@ -52,6 +58,8 @@ struct parameter_table {
     uint64_t parameter_count;                        // elements without the padding
     struct parameter_range ranges[MAX_PARAM_RANGES]; // in the order of the array
     int range_count;
+    struct parameter_bucket *buckets; // in the order of the array
+    size_t bucket_count;
     struct fused_param **fused; // all of them, in the order of the array
     size_t fused_count;
     // Names, up to NULL, of tensors of a file that are not read: no parameters, or ones that get other values; or NULL.
@@ -79,7 +87,11 @@ void parameter_table_append(struct parameter_table *table, struct fused_param *f
 void parameter_table_single(struct parameter_table *table, struct fused_param *fused, enum parameter_kind kind,
                             int64_t rows, int64_t columns, const char *name);
 
-// Ends a range: what was added since the range before it ended. All of it decays or does not, and is of one group.
+// Ends a bucket: what was added since the bucket before it ended.
+void parameter_table_close_bucket(struct parameter_table *table, bool streamed);
+
+// Ends a range, and its last bucket, which is not streamed unless it was ended before: what was added since the range
+// before it ended. All of it decays or does not, and is of one group.
 void parameter_table_close_range(struct parameter_table *table, bool decay, int group);
 
 // Sets the numbers, besides sizes, that change a result: `count` of `numbers`, then a flag for each of `layer_count`
@@ -147,6 +159,9 @@ struct tensor param_tensor(const struct param_array *array, const struct fused_p
 
 // The values of a range of the table as one row; none if there is no array.
 struct tensor param_range(const struct param_array *array, int range);
+
+// The values of a bucket of the table as one row; it is one of the array's ranges.
+struct tensor param_bucket(const struct param_array *array, const struct parameter_bucket *bucket);
 
 // The remainders of values of the array; none if its numbers are no pairs.
 struct tensor param_remainders(const struct param_array *array, struct tensor values);

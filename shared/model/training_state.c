@@ -9,6 +9,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
+#include "shared/model/shards.h"
 
 static const char state_tensors[] = "training.safetensors", state_counters[] = "training.json";
 
@@ -31,9 +32,11 @@ void optimizer_release(struct optimizer *optimizer) {
 }
 
 status optimizer_norm(struct optimizer *optimizer, double *norm) {
+    const struct parameter_table *table = optimizer->grads.table;
+    const struct parameter_range *last = &table->ranges[optimizer->grads.ranges - 1];
     double squares = 0;
-    for (int i = 0; i < optimizer->grads.ranges; i++)
-        TRY(optimizer->backend->ops->square_sum(optimizer->backend, &squares, param_range(&optimizer->grads, i)));
+    for (size_t i = 0; i < table->bucket_count && table->buckets[i].offset < last->offset + last->count; i++)
+        TRY(shard_add_squares(optimizer->backend, &optimizer->grads, &table->buckets[i], &squares));
     *norm = sqrt(squares);
     if (isfinite(*norm)) return OK;
     return fail(DATAERR, "the norm of the gradient is not finite");

@@ -19,7 +19,8 @@ status optimizer_init(struct optimizer *optimizer, struct backend *backend, cons
 // Frees the arrays. A zeroed struct is fine.
 void optimizer_release(struct optimizer *optimizer);
 
-// *norm = the norm of all gradients. DATAERR if it is not finite.
+// *norm = the norm of all gradients: the squares are added by the units of shards.h, in the order of the table. DATAERR
+// if it is not finite.
 status optimizer_norm(struct optimizer *optimizer, double *norm);
 
 // One step of the first `groups` groups, with the gradients scaled by max_grad_norm / norm if that is below 1; then

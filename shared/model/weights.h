@@ -30,10 +30,11 @@ struct stack_shape {
     bool norm_bias;        // NAME.bias
     bool norm_biases_last; // in the order of the parameters: behind both weights
     bool first_unnormed;   // the first block has no norm1
+    bool streamed;         // the bucket of a block's matrices is
     struct layer_shape qkv, out, gate_up, down;
 };
 
-// Adds the matrices of a block to the table, or its vectors.
+// Adds the matrices of a block to the table, as a bucket, or its vectors.
 void stack_add_block(struct parameter_table *table, struct block *params, const struct stack_shape *shape, int block,
                      bool matrices);
 

@@ -7,28 +7,38 @@
 
 // ---- optimizer ----
 //
-// square_sum; adamw over several steps, in all types, and with a second moment in bfloat16 over thousands of steps;
+// square_sums; adamw over several steps, in all types, and with a second moment in bfloat16 over thousands of steps;
 // ema.
 
-static void optimizer_check_square_sum(struct harness *h) {
+// The sum of each unit, whatever is before and behind it.
+static void optimizer_check_square_sums(struct harness *h) {
     int64_t rows = harness_range(h, 1, 5), columns = harness_columns(h, 1, harness_unit(h) < 0.3 ? 70000 : 300);
+    const int64_t count = rows * columns, unit = 64 * harness_range(h, 1, harness_unit(h) < 0.5 ? 3 : 1100);
+    const int64_t units = (count + unit - 1) / unit;
     enum element type = harness_float_type(h);
-    harness_case(h, "square_sum %lld x %lld, type %d", (long long)rows, (long long)columns, type);
+    harness_case(h, "square_sums %lld x %lld in units of %lld, type %d", (long long)rows, (long long)columns,
+                 (long long)unit, type);
     struct tensor in = harness_dense(h, type, rows, columns, FILL_EDGES, 1);
-    double sum = 0.25;
-    long double want = 0.25L; // in double, the sum of that many numbers is too far from the exact one
-    harness_ok(h, h->ops->square_sum(h->backend, &sum, in));
+    double *sums = harness_memory(h, (size_t)units * sizeof *sums), own;
+    for (int64_t u = 0; u < units; u++) sums[u] = NAN;
+    harness_ok(h, h->ops->square_sums(h->backend, sums, in, unit));
     float *values = harness_values(h, in);
-    for (int64_t i = 0; i < rows * columns; i++) want += (long double)values[i] * values[i];
-    harness_hold(h, fabsl(sum - want) <= 1e-12L * want, "%.17g, not %.17Lg", sum, want);
-    struct tensor both =
-        harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0); // the bits of the double must be the same in all versions
-    union {
-        double sum;
-        float halves[2];
-    } bits = {sum};
-    harness_set(h, both, bits.halves);
-    harness_same(h, "sum", both);
+    for (int64_t u = 0; u < units; u++) {
+        const int64_t first = u * unit, end = first + unit < count ? first + unit : count;
+        long double want = 0; // in double, the sum of that many numbers is too far from the exact one
+        for (int64_t i = first; i < end; i++) want += (long double)values[i] * values[i];
+        harness_hold(h, fabsl(sums[u] - want) <= 1e-12L * want, "unit %lld: %.17g, not %.17Lg", (long long)u, sums[u],
+                     want);
+    }
+    const int64_t some = harness_range(h, 0, units - 1), first = some * unit; // a unit alone has the same bits
+    const struct tensor row = tensor_reshape(in, 1, count);
+    harness_ok(h, h->ops->square_sums(h->backend, &own,
+                                      tensor_columns(row, first, first + unit < count ? unit : count - first), unit));
+    harness_hold(h, own == sums[some], "unit %lld alone: %.17g, not %.17g", (long long)some, own, sums[some]);
+    struct tensor bits = harness_dense(h, ELEMENT_F32, units, 2, FILL_ZERO, 0); // the same in all versions
+    harness_set(h, bits, (float *)sums);
+    harness_same(h, "sums", bits);
+    harness_hold(h, h->ops->square_sums(h->backend, sums, in, 32) == BUG, "a unit of 32 elements");
 }
 
 struct adamw_reference {
@@ -245,7 +255,7 @@ static void optimizer_check_ema_of_pairs(struct harness *h) {
 }
 
 static void optimizer_check_each(struct harness *h) {
-    optimizer_check_square_sum(h);
+    optimizer_check_square_sums(h);
     optimizer_check_adamw(h);
     optimizer_check_pairs(h);
     optimizer_check_ema(h);
@@ -264,7 +274,7 @@ static void optimizer_time_all(struct harness *h) {
         .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .grad_scale = 1, .step = 3};
     const struct tensor none = {0};
     struct adamw_range range = {.decay = true};
-    double sum = 0;
+    static double sums[4096];
     struct tensor *parts[] = {&range.param, &range.grad, &range.exp_avg, &range.exp_avg_sq};
     for (int i = 0; i < 4; i++)
         *parts[i] = harness_dense(h, ELEMENT_F32, 4096, 4096, i == 3 ? FILL_ZERO : FILL_NORMAL, 1);
@@ -272,7 +282,7 @@ static void optimizer_time_all(struct harness *h) {
     HARNESS_TIME(h, 0, 28 * elements, h->ops->adamw(h->backend, &range, 1, &options), "adamw 16 M");
     HARNESS_TIME(h, 0, 12 * elements, h->ops->ema(h->backend, range.exp_avg, none, range.grad, none, 0.995),
                  "ema 16 M");
-    HARNESS_TIME(h, 0, 4 * elements, h->ops->square_sum(h->backend, &sum, range.grad), "square_sum 16 M");
+    HARNESS_TIME(h, 0, 4 * elements, h->ops->square_sums(h->backend, sums, range.grad, 4096), "square_sums 16 M");
     range.param = harness_dense(h, ELEMENT_BF16, 4096, 4096, FILL_NORMAL, 1);
     range.remainder = harness_dense(h, ELEMENT_U16, 4096, 4096, FILL_ZERO, 0);
     for (int i = 1; i < 4; i++)
