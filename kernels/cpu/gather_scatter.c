@@ -7,6 +7,7 @@
 enum {
     TASK_ELEMENTS = 1 << 14, // elements that a task copies
     SUM_COLUMNS = 256,       // columns of a task of a sum
+    ADD_COLUMNS = 8192,      // the most that a row of dense tensors has in add, where it can be halved
     PART_COLUMNS = 256,      // columns that add converts at once
     TASK_PATCHES = 16,
 };
@@ -117,8 +118,14 @@ static void gather_add_task(void *context, struct task_range range) {
     }
 }
 
+// Few long rows are divided into more and shorter ones, so that every thread has work.
 status cpu_add(struct backend *backend, struct tensor out, struct tensor in) {
     CHECK(tensor_is(out, -1, in.rows, in.columns) && tensor_is(in, -1, out.rows, out.columns));
+    const bool dense = tensor_dense(out) && tensor_dense(in);
+    while (dense && out.columns > ADD_COLUMNS && out.columns % 2 == 0) {
+        out = tensor_reshape(out, out.rows * 2, out.columns / 2);
+        in = tensor_reshape(in, out.rows, out.columns);
+    }
     gather_run(backend, (struct gather_job){.out = out, .in = in}, out.rows, gather_add_task);
     return OK;
 }

@@ -62,7 +62,8 @@ void parameter_table_close_bucket(struct parameter_table *table, bool streamed) 
     const int64_t start = last ? last->offset + last->count : 0;
     parameter_align(table);
     if (table->elements > start)
-        table->buckets[table->bucket_count++] = (struct parameter_bucket){start, table->elements - start, streamed};
+        table->buckets[table->bucket_count++] =
+            (struct parameter_bucket){start, table->elements - start, table->range_count, streamed};
 }
 
 void parameter_table_close_range(struct parameter_table *table, bool decay, int group) {

@@ -47,6 +47,7 @@ struct parameter_range {
 // Consecutive elements whose gradient the backward pass completes at the same time.
 struct parameter_bucket {
     int64_t offset, count;
+    int range;     // that it belongs to
     bool streamed; // the backward pass adds to no other streamed bucket between its first and its last addition to it
 };
 

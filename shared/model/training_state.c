@@ -3,48 +3,36 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "shared/model/shards.h"
 
 static const char state_tensors[] = "training.safetensors", state_counters[] = "training.json";
 
 // ---- optimizer ----
 
 status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
-                      int ranges, enum element grads, enum element moments) {
+                      int ranges, enum element grads, enum element sums, enum element moments) {
     *optimizer = (struct optimizer){.backend = backend};
-    TRY(param_array_init(&optimizer->grads, backend, table, ranges, grads, ELEMENT_F32));
+    TRY(step_sums_init(&optimizer->grads, backend, table, ranges, grads, sums));
     TRY(param_array_init(&optimizer->exp_avg, backend, table, ranges, moments, ELEMENT_F32));
     return param_array_init(&optimizer->exp_avg_sq, backend, table, ranges, moments, ELEMENT_F32);
 }
 
 void optimizer_release(struct optimizer *optimizer) {
     if (!optimizer->backend) return;
-    param_array_release(&optimizer->grads, optimizer->backend);
+    step_sums_release(&optimizer->grads);
     param_array_release(&optimizer->exp_avg, optimizer->backend);
     param_array_release(&optimizer->exp_avg_sq, optimizer->backend);
     *optimizer = (struct optimizer){0};
 }
 
-status optimizer_norm(struct optimizer *optimizer, double *norm) {
-    const struct parameter_table *table = optimizer->grads.table;
-    const struct parameter_range *last = &table->ranges[optimizer->grads.ranges - 1];
-    double squares = 0;
-    for (size_t i = 0; i < table->bucket_count && table->buckets[i].offset < last->offset + last->count; i++)
-        TRY(shard_add_squares(optimizer->backend, &optimizer->grads, &table->buckets[i], &squares));
-    *norm = sqrt(squares);
-    if (isfinite(*norm)) return OK;
-    return fail(DATAERR, "the norm of the gradient is not finite");
-}
-
 status optimizer_step(struct optimizer *optimizer, const struct param_array *weights, int groups,
                       const struct optimizer_options *options, double norm) {
     struct backend *backend = optimizer->backend;
+    const struct param_array *grads = &optimizer->grads.sums;
     double scale = options->max_grad_norm > 0 ? options->max_grad_norm / (norm + 1e-6) : 1;
     assert(groups > 0 && groups <= MAX_PARAM_GROUPS);
     for (int group = 0; group < groups; group++) {
@@ -57,13 +45,13 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *wei
                                             .step = ++optimizer->steps[group]};
         struct adamw_range ranges[MAX_PARAM_RANGES];
         size_t count = 0;
-        for (int i = 0; i < optimizer->grads.ranges; i++) {
-            const struct parameter_range *range = &optimizer->grads.table->ranges[i];
+        for (int i = 0; i < grads->ranges; i++) {
+            const struct parameter_range *range = &grads->table->ranges[i];
             if (range->group != group) continue;
             ranges[count++] = (struct adamw_range){
                 .param = param_range(weights, i),
                 .remainder = param_remainders(weights, param_range(weights, i)),
-                .grad = param_range(&optimizer->grads, i),
+                .grad = param_range(grads, i),
                 .exp_avg = param_range(&optimizer->exp_avg, i),
                 .exp_avg_sq = param_range(&optimizer->exp_avg_sq, i),
                 .offset = range->offset,
@@ -73,9 +61,7 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *wei
         assert(count > 0);
         TRY(backend->ops->adamw(backend, ranges, count, &adamw));
     }
-    for (int i = 0; i < optimizer->grads.ranges; i++)
-        TRY(backend->ops->zero(backend, param_range(&optimizer->grads, i)));
-    return OK;
+    return step_sums_clear(&optimizer->grads);
 }
 
 // ---- checkpoint ----

@@ -2,26 +2,23 @@
 #pragma once
 
 #include "shared/model/model.h"
-#include "shared/model/parameters.h"
+#include "shared/model/step_sums.h"
 
 // AdamW over the parameters of a table: gradients, both moments, step counts. A failure is the backend's.
 struct optimizer {
     struct backend *backend;
-    struct param_array grads, exp_avg, exp_avg_sq; // of the trained ranges; those of vectors are float32
-    int64_t steps[MAX_PARAM_GROUPS];               // of each group; every step is one of group 0
+    struct step_sums grads;
+    struct param_array exp_avg, exp_avg_sq; // of the trained ranges; those of vectors are float32
+    int64_t steps[MAX_PARAM_GROUPS];        // of each group; every step is one of group 0
 };
 
-// Makes zeros for the first `ranges` ranges of the table, with gradients and moments of matrices in these types. The
-// caller calls optimizer_release, also after a failure. UNAVAILABLE when memory is short.
+// Makes zeros for the first `ranges` ranges of the table, with a leaf's gradients, their sums and moments of matrices
+// in these types. The caller calls optimizer_release, also after a failure. UNAVAILABLE when memory is short.
 status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
-                      int ranges, enum element grads, enum element moments);
+                      int ranges, enum element grads, enum element sums, enum element moments);
 
 // Frees the arrays. A zeroed struct is fine.
 void optimizer_release(struct optimizer *optimizer);
-
-// *norm = the norm of all gradients: the squares are added by the units of shards.h, in the order of the table. DATAERR
-// if it is not finite.
-status optimizer_norm(struct optimizer *optimizer, double *norm);
 
 // One step of the first `groups` groups, with the gradients scaled by max_grad_norm / norm if that is below 1; then
 // zeroes all gradients. A group without gradient keeps its weights, moments and step count, as in PyTorch.

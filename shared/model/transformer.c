@@ -180,7 +180,7 @@ status block_forward(struct forward_state *fwd, int index) {
 }
 
 struct tensor backward_param(const struct forward_state *fwd, const struct fused_param *param) {
-    return param->count && fwd->grads ? param_tensor(fwd->grads, param) : (struct tensor){0};
+    return param->count && fwd->grads ? step_sums_grad(fwd->grads, param) : (struct tensor){0};
 }
 
 // *out = rows of grad_x in the type of the products: the rows themselves, or a rounded copy.

@@ -9,7 +9,7 @@
 // A failure is the backend's (kernels/ops.h).
 #pragma once
 
-#include "shared/model/parameters.h"
+#include "shared/model/step_sums.h"
 #include "shared/model/workspace.h"
 
 // The parameters of a block. A bias or a norm1 that does not exist is empty.
@@ -69,8 +69,8 @@ struct forward_state {
     const struct attention_plan *plan; // what the rows attend to
     bool layered;                   // the cache has a layer for each block (generation); otherwise all blocks share one
     struct block_activations *kept; // of each block, for the backward pass; NULL: nothing
-    const struct param_array *grads; // of all trained parameters
-    struct tensor grad_x;            // F32 [T,C]: of the output, then of each block's input
+    struct step_sums *grads;        // takes the gradients of all trained parameters
+    struct tensor grad_x;           // F32 [T,C]: of the output, then of each block's input
 };
 
 // Returns the state of a pass over `rows` rows, without what the caller sets: rope, positions, cache and plan.
@@ -88,7 +88,7 @@ int64_t norm_statistics_size(const struct transformer *transformer);
 status forward_norm(struct forward_state *fwd, struct tensor out, const struct fused_param *scale,
                     const struct fused_param *bias, struct tensor statistics);
 
-// Returns the gradient of a parameter; none if the model does not have it, or if it is not trained.
+// Returns where the gradient of a parameter is added; none if the model does not have it, or if it is not trained.
 struct tensor backward_param(const struct forward_state *fwd, const struct fused_param *param);
 
 // Adds the gradients of a linear layer's weight and bias; then grad_in = that of its input, which may be `in` itself.

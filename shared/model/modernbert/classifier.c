@@ -123,7 +123,7 @@ static status classifier_load(struct classifier *classifier, const struct classi
         TRY(classifier_set(classifier, &weights->head_norm, ones));
     }
     return optimizer_init(&classifier->optimizer, classifier->backend, &weights->base.table,
-                          weights->base.table.range_count, ELEMENT_F32, ELEMENT_F32);
+                          weights->base.table.range_count, ELEMENT_F32, ELEMENT_F32, ELEMENT_F32);
 }
 
 status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options) {
@@ -344,7 +344,7 @@ static status classifier_forward(struct classifier_pass *pass, struct classifier
     return ops->download(backend, *logits, ELEMENT_F32, pass->logits);
 }
 
-// Adds the gradients of all parameters, given that of the logits, F32 [S,K] on the host.
+// Computes a leaf, the gradients of all parameters, given that of the logits, F32 [S,K] on the host.
 static status classifier_backward(struct classifier_pass *pass, struct classifier *classifier,
                                   const float *grad_logits) {
     const struct classifier_weights *weights = &classifier->weights;
@@ -355,6 +355,7 @@ static status classifier_backward(struct classifier_pass *pass, struct classifie
     const int64_t texts = (int64_t)pass->texts, rows = fwd->rows, hidden_size = fwd->x.columns;
     struct tensor grad_pooled, grad_normed = fwd->delta; // delta is free after the final norm
     fwd->grads = &classifier->optimizer.grads;
+    TRY(step_sums_begin(fwd->grads));
     TRY(workspace_alloc(workspace, ELEMENT_F32, rows, hidden_size, &fwd->grad_x));
     TRY(classifier_alloc(pass, texts, hidden_size, &grad_pooled));
 
@@ -374,6 +375,7 @@ static status classifier_backward(struct classifier_pass *pass, struct classifie
     TRY(ops->copy(backend, grad_pooled, grad_gelu_out));
     TRY(ops->activation_grad(backend, ACTIVATION_GELU, grad_hidden, grad_pooled, pass->dense_out));
     TRY(backward_linear(fwd, grad_pooled, grad_hidden, pass->pooled, &weights->dense, &weights->dense_bias));
+    TRY(step_sums_done(fwd->grads, &weights->dense)); // and the classifier's, which is in the same bucket
     workspace_restore(workspace, mark);
 
     if (classifier->config.pools_mean) {
@@ -387,11 +389,12 @@ static status classifier_backward(struct classifier_pass *pass, struct classifie
     for (int i = fwd->transformer->block_count - 1; i >= 0; i--) {
         classifier_pass_layer(pass, classifier, i);
         TRY(block_backward(fwd, i));
+        TRY(step_sums_done(fwd->grads, &fwd->transformer->blocks[i].qkv));
     }
 
     // The embedding and its norm. The padding token's embedding has no gradient.
     struct tensor embedded = fwd->x, grad_embedded; // x is not needed any more
-    struct tensor grad_embedding = param_tensor(fwd->grads, &weights->embedding);
+    struct tensor grad_embedding = step_sums_grad(fwd->grads, &weights->embedding);
     TRY(classifier_alloc(pass, rows, hidden_size, &grad_normed));
     TRY(workspace_alloc(workspace, ELEMENT_F32, rows, hidden_size, &grad_embedded));
     TRY(ops->gather(backend, embedded, weights->embedding.values, pass->token_ids));
@@ -403,7 +406,7 @@ static status classifier_backward(struct classifier_pass *pass, struct classifie
     TRY(ops->scatter_add(backend, grad_embedding, grad_embedded, pass->token_ids));
     if (classifier->config.pad_token_id >= 0)
         TRY(ops->zero(backend, tensor_rows(grad_embedding, classifier->config.pad_token_id, 1)));
-    return OK;
+    return step_sums_end(fwd->grads);
 }
 
 // Frees what is not in the arena, and empties the workspace. A zeroed pass is fine.
@@ -508,7 +511,7 @@ status classifier_accumulate(struct classifier *classifier, const struct classif
 status classifier_step(struct classifier *classifier, const struct optimizer_options *options, double *norm) {
     TRY(classifier_check_training(classifier));
     struct weights *weights = &classifier->weights.base;
-    TRY(optimizer_norm(&classifier->optimizer, norm));
+    TRY(step_sums_norm(&classifier->optimizer.grads, norm));
     weights->hash_known = false;
     return optimizer_step(&classifier->optimizer, &weights->values, 1, options, *norm);
 }
@@ -532,7 +535,7 @@ static status classifier_write(struct classifier *classifier, const struct param
 
 status classifier_save_grads(struct classifier *classifier, const char *path) {
     TRY(classifier_check_training(classifier));
-    return classifier_write(classifier, &classifier->optimizer.grads, true, path);
+    return classifier_write(classifier, &classifier->optimizer.grads.sums, true, path);
 }
 
 status classifier_save(struct classifier *classifier, const char *dir) {

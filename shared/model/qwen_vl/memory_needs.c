@@ -161,7 +161,8 @@ status model_memory_needs(const char *model, const struct memory_request *reques
         const size_t remainders = type == ELEMENT_BF16 ? param_array_bytes(table, all, ELEMENT_U16, ELEMENT_U16) : 0;
         memory_list_add(&list, "weights", request->borrows ? 0 : weights);
         memory_list_add(&list, "remainders of the weights", remainders);
-        memory_list_add(&list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
+        memory_list_add(&list, "sums of gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
+        memory_list_add(&list, "gradients of a group", step_sums_leaf_bytes(table, trained, grads));
         memory_list_add(&list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
         memory_list_add(&list, "reference", request->ema ? weights + remainders : 0);
     } else if (request->on_cpu) {

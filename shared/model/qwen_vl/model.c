@@ -79,7 +79,7 @@ static status model_load(struct model *model) {
     struct param_array *reference = &model->trainer.reference;
     const int ranges = table->range_count;
     TRY(optimizer_init(&model->trainer.optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES, grads,
-                       moments));
+                       grads, moments));
     if (!options->ema) return OK;
     TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0]));
     if (values->remainders) TRY(param_array_add_remainders(reference, backend));
@@ -292,8 +292,8 @@ status model_step(struct model *model, const struct optimizer_options *options, 
     struct trainer *trainer = &model->trainer;
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
     struct optimizer *optimizer = &trainer->optimizer;
-    TRY(optimizer_norm(optimizer, norm));
-    bool vision = trainer->vision_has_grad && optimizer->grads.ranges > TEXT_RANGES;
+    TRY(step_sums_norm(&optimizer->grads, norm));
+    bool vision = trainer->vision_has_grad && optimizer->grads.sums.ranges > TEXT_RANGES;
     shared_weights_begin_change(&trainer->lent[0]);
     TRY(optimizer_step(optimizer, &model->weights->base.values, vision ? GROUP_VISION + 1 : GROUP_TEXT + 1, options,
                        *norm));
@@ -308,7 +308,7 @@ status model_update_ema(struct model *model, double decay) {
     const struct param_array *weights = &model->weights->base.values;
     if (!trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
     shared_weights_begin_change(&trainer->lent[1]);
-    for (int i = 0; i < trainer->optimizer.grads.ranges; i++) {
+    for (int i = 0; i < trainer->optimizer.grads.sums.ranges; i++) {
         struct tensor to = param_range(&trainer->reference, i), from = param_range(weights, i);
         TRY(model->backend->ops->ema(model->backend, to, param_remainders(&trainer->reference, to), from,
                                      param_remainders(weights, from), decay));
@@ -385,7 +385,7 @@ uint64_t model_saved_bytes(struct model *model, bool whole) {
 status model_save_grads(struct model *model, const char *path) {
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
     const struct parameter_table *table = &model->weights->base.table;
-    const struct param_array *grads = &model->trainer.optimizer.grads;
+    const struct param_array *grads = &model->trainer.optimizer.grads.sums;
     struct arena arena = {0};
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
     struct tensor_list list = tensor_list_make(&arena, table->count);

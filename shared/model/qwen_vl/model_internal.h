@@ -165,7 +165,7 @@ size_t vision_pass_bytes(const struct qwen_weights *weights, enum element type, 
 // Adds the gradients of the tower's parameters to grads, given the gradient of state->embeds in the type of the
 // products; it may be state->embeds. Other media may have been computed since vision_forward.
 status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
-                       const struct param_array *grads);
+                       struct step_sums *grads);
 
 // Frees what is not in the workspace or the arena. A zeroed state is fine.
 void vision_release(struct vision_state *state, struct model *model);
@@ -206,11 +206,10 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                     const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
                     bool training);
 
-// Adds the gradients of all blocks, the embedding and the tower to grads, given fwd.grad_x, the gradient of the last
-// block's output. The tower comes last, chunk by chunk, when the language model's part of the workspace is free; what
-// was not kept of it is computed again.
-status text_backward(struct text_state *state, struct model *model, struct arena *arena,
-                     const struct param_array *grads);
+// Adds the gradients of all blocks, the embedding and the tower to those of the present leaf, given fwd.grad_x, the
+// gradient of the last block's output. The tower comes last, chunk by chunk, when the language model's part of the
+// workspace is free; what was not kept of it is computed again.
+status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct step_sums *grads);
 
 // Frees what is not in the arena, and empties the workspace. A zeroed state is fine.
 void text_release(struct text_state *state, struct model *model);

@@ -182,12 +182,14 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     return OK;
 }
 
-status text_backward(struct text_state *state, struct model *model, struct arena *arena,
-                     const struct param_array *grads) {
+status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct step_sums *grads) {
     const struct operations *ops = model->backend->ops;
     struct workspace *workspace = &model->workspace;
     state->fwd.grads = grads;
-    for (int i = state->fwd.transformer->block_count - 1; i >= 0; i--) TRY(block_backward(&state->fwd, i));
+    for (int i = state->fwd.transformer->block_count - 1; i >= 0; i--) {
+        TRY(block_backward(&state->fwd, i));
+        TRY(step_sums_done(grads, &state->fwd.transformer->blocks[i].qkv));
+    }
 
     // The gradient of the embedding matrix. Placeholders have none.
     const struct sequence *sequence = state->sequence;
@@ -199,9 +201,10 @@ status text_backward(struct text_state *state, struct model *model, struct arena
         TRY(workspace_upload(workspace, ELEMENT_I32, count, 1, sequence->text_ids, &ids));
         TRY(workspace_alloc(workspace, ELEMENT_F32, count, model->config.text.hidden_size, &grad_rows));
         TRY(ops->gather(model->backend, grad_rows, state->fwd.grad_x, rows));
-        TRY(ops->scatter_add(model->backend, param_tensor(grads, &model->weights->embedding), grad_rows, ids));
+        TRY(ops->scatter_add(model->backend, step_sums_grad(grads, &model->weights->embedding), grad_rows, ids));
         workspace_restore(workspace, mark);
     }
+    TRY(step_sums_done(grads, &model->weights->embedding));
     if (!model->options.train_vision) return OK;
 
     // The gradients of the media's rows are copied to below state->mark, where they outlive the language model's part.
@@ -395,7 +398,7 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     struct backend *backend = model->backend;
     const struct operations *ops = backend->ops;
     const struct qwen_weights *weights = model->weights;
-    const struct param_array *grads = &trainer->optimizer.grads;
+    struct step_sums *grads = &trainer->optimizer.grads;
     const int64_t hidden_size = model->config.text.hidden_size;
     struct workspace *workspace = &model->workspace;
     struct arena arena = {0};
@@ -428,21 +431,25 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
 
     // The head: fwd.grad_x = the gradient of the last block's output.
     struct tensor dlogprob, grad_hidden_states, grad_normed;
-    struct tensor grad_lm_head = param_tensor(grads, weights->lm_head.count ? &weights->lm_head : &weights->embedding);
+    TRY_TO(result, done, step_sums_begin(grads));
+    const bool tied = !weights->lm_head.count; // the embedding is not complete before the end
+    struct tensor grad_lm_head = step_sums_grad(grads, tied ? &weights->embedding : &weights->lm_head);
     TRY_TO(result, done, workspace_upload(workspace, ELEMENT_F32, targets, 1, dlogprobs, &dlogprob));
     TRY_TO(result, done, workspace_alloc(workspace, ELEMENT_F32, targets, hidden_size, &grad_hidden_states));
     TRY_TO(result, done, workspace_alloc(workspace, ELEMENT_F32, rows, hidden_size, &grad_normed));
     TRY_TO(result, done,
            ops->logprob_grad(backend, grad_hidden_states, grad_lm_head, head.hidden_states, weights->lm_head.weight,
                              head.target_ids, head.lse, dlogprob));
+    if (!tied) TRY_TO(result, done, step_sums_done(grads, &weights->lm_head));
     TRY_TO(result, done, ops->zero(backend, grad_normed));
     TRY_TO(result, done, ops->scatter_add(backend, grad_normed, grad_hidden_states, head.logit_rows));
     TRY_TO(result, done, ops->zero(backend, fwd->grad_x));
     TRY_TO(result, done,
-           ops->rmsnorm_grad(backend, fwd->grad_x, param_tensor(grads, &weights->norm), grad_normed, fwd->x,
+           ops->rmsnorm_grad(backend, fwd->grad_x, step_sums_grad(grads, &weights->norm), grad_normed, fwd->x,
                              weights->norm.values, head.rstd));
     workspace_restore(workspace, mark);
-    result = text_backward(&text, model, &arena, grads);
+    TRY_TO(result, done, text_backward(&text, model, &arena, grads));
+    result = step_sums_end(grads);
 done:
     text_release(&text, model);
     arena_release(&arena);

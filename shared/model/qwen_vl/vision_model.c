@@ -214,7 +214,7 @@ size_t vision_pass_bytes(const struct qwen_weights *weights, enum element type, 
 }
 
 status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
-                       const struct param_array *grads) {
+                       struct step_sums *grads) {
     const struct operations *ops = model->backend->ops;
     struct workspace *workspace = &model->workspace;
     struct workspace_mark mark = workspace_save(workspace);
@@ -254,7 +254,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     TRY(vision_patchify(state, model, &patches));
     TRY(workspace_alloc(workspace, weights->base.type, fwd->rows, hidden_size, &grad_embedded));
     TRY(ops->gather(model->backend, grad_embedded, fwd->grad_x, state->patch_rows));
-    TRY(ops->linear_grad_weight(model->backend, param_tensor(grads, &weights->patch_embed), (struct tensor){0},
+    TRY(ops->linear_grad_weight(model->backend, step_sums_grad(grads, &weights->patch_embed), (struct tensor){0},
                                 grad_embedded, patches));
     workspace_restore(workspace, mark);
     return OK;
