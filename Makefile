@@ -154,6 +154,8 @@ $(BUILD)/tests/unit/world: $(addprefix $(BUILD)/tools/miniature/,world.o picture
 
 $(BUILD)/tests/unit/event_file: $(BUILD)/stages/optim/event_file.o
 
+$(BUILD)/tests/unit/leaf: $(BUILD)/stages/optim/leaf.o
+
 $(BUILD)/tests/unit/answer_span: $(BUILD)/stages/refscore/answer_span.o
 
 # It counts how often groups are encoded.

@@ -256,6 +256,9 @@
             "copy: they copy them there. caravan run chooses lend or copy if all of them have one device", \
             NOT_HASHED) \
     OPT_PATH(gradients, "write the last step's gradients before clipping to this safetensors file", NOT_HASHED) \
+    OPT_INT(parts, NONE, 1, 64, \
+            "a group is trained in so many parts, one after another: runs of its completions, each with the prompt. " \
+            "That takes less memory and more time; the gradient is the same but for rounding (default: 1)") \
     OPT_NAME(gradient_precision, NONE, "float32|bfloat16", \
             "type of the matrices' gradients (default: float32 on the CPU, bfloat16 on CUDA)") \
     OPT_NAME(moment_precision, NONE, "float32|bfloat16", \

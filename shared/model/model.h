@@ -39,6 +39,7 @@ struct memory_request {
     int64_t medium_patches;                        // on the CPU: of the largest image or pair of frames
     bool borrows;                                  // its weights are in the memory of the process that trains
     int64_t prompt_tokens, group_size, new_tokens; // of the largest group
+    int64_t parts;                                 // training: in which a group is computed one after another; 0 is 1
     int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most
 };
 
@@ -250,22 +251,25 @@ struct train_completion {
 struct loss_options {
     double kl_beta;
     double clip_low, clip_high;
+    size_t group_size; // completions of the group, of which those that are given may be a part; 0: they are all
     bool kl_separate; // a completion's KL term is its mean over the thinking tokens and its mean over the answer tokens
     double token_weight; // the weight of each token's loss; 0: the mean over completions of the mean over their tokens
 };
 
 struct train_result {
-    double loss;              // of this group
+    double loss;              // of this group; of a part of one, its share, as in nll
     double nll;               // negative log-likelihood, averaged as the loss is
     double logprob_diff_mean; // mean |log-probability - old_logprobs|, 0 without
     double logprob_diff_max;  // the largest of these
     double kl;                // mean k3 estimate over all tokens, whether the loss counts it or not; 0 without
     double entropy;           // mean over the tokens of minus their log-probability when they were sampled
     int64_t tokens;           // of completions
+    int64_t compared;         // those of them that have old_logprobs
     int64_t prompt_tokens;
 };
 
-// Adds the gradient of `weight` times the group's loss to the gradients: forward, loss, backward. BAD_SAMPLE as in
+// Adds the gradient of `weight` times the group's loss, or of a part of the group, to the sums of the step: forward,
+// loss, backward. The sums depend on the order of the calls in their last bits (step_sums.h). BAD_SAMPLE as in
 // model_check; DATAERR: the loss or a log-probability is not finite; BUG unless the model was opened for training, here
 // and in all that follow.
 status model_accumulate(struct model *model, const struct model_prompt *prompt,

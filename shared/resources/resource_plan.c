@@ -89,6 +89,7 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
         if (optim) {
             request->train_vision = values->optim.train_vision;
             request->ema = values->optim.ema_every > 0;
+            request->parts = values->optim.parts;
             request->gradient_precision = resource_precision(values->optim.gradient_precision, planned->on_cpu);
             request->moment_precision = resource_precision(values->optim.moment_precision, planned->on_cpu);
         }

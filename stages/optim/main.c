@@ -36,6 +36,8 @@ static status optim_open(void **state, struct stage_context *context) {
                     (long long)options->steps);
     }
     NEW(&optim->batch, (size_t)options->groups_per_step);
+    optim->parts = options->parts ? (int)options->parts : 1;
+    NEW(&optim->leaves, (size_t)options->groups_per_step * (size_t)optim->parts);
     TRY(dir_make(options->out));
     TRY(input_builder_open(&optim->input, context));
     const struct model_options model_options = {
@@ -76,13 +78,7 @@ static int optim_capacity(void *state) {
 }
 
 static status optim_submit(void *state, struct group *group) {
-    struct optim *optim = state;
-    int64_t tokens;
-    TRY(step_check(optim, group, &tokens));
-    assert(!optim->returning && optim->batch_count < (size_t)optim->options->groups_per_step);
-    optim->batch[optim->batch_count++] = group;
-    optim->batch_tokens += tokens;
-    return OK;
+    return step_add(state, group);
 }
 
 // Removes the checkpoints and states that are not kept, now that the newest one is known to be sound.
@@ -156,9 +152,9 @@ static status optim_poll(void *state, bool draining, struct group **done) {
     struct optim *optim = state;
     *done = NULL;
     if (optim->returning) {
-        *done = optim->batch[optim->returned++];
+        *done = optim->batch[optim->returned++].group;
         if (optim->returned < optim->batch_count) return OK;
-        optim->batch_count = 0;
+        optim->batch_count = optim->leaf_count = 0;
         optim->batch_tokens = 0;
         optim->returning = false;
         return OK;
@@ -166,7 +162,7 @@ static status optim_poll(void *state, bool draining, struct group **done) {
     if (optim->batch_count == (size_t)optim->options->groups_per_step) {
         struct step_metrics metrics = {0};
         char reward[32] = "", accuracy[32] = ""; // supervised groups have none
-        status result = step_train(optim, optim->batch, optim->batch_count, &metrics);
+        status result = step_train(optim, &metrics);
         if (result == OK) result = metrics_write(optim, &metrics);
         const double mean_reward = metrics_mean(&metrics.reward), mean_accuracy = metrics_mean(&metrics.accuracy);
         if (!isnan(mean_reward)) snprintf(reward, sizeof reward, "reward %.3f, ", mean_reward);
@@ -202,6 +198,7 @@ static status optim_close(void *state) {
     input_builder_close(&optim->input); // before the model, which it refers to
     model_free(&optim->model);
     free(optim->batch);
+    free(optim->leaves);
     free(optim->lent_name);
     free(optim->model_path);
     struct append_queue *const queues[] = {&optim->metrics, &optim->events};

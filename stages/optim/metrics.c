@@ -43,15 +43,24 @@ static double metrics_sum(const struct double_array *values) {
     return sum;
 }
 
-void metrics_add(struct step_metrics *metrics, const struct group *group, const struct int_array *completions,
-                 const struct train_result *trained, double weight, double share) {
+void metrics_add(struct step_metrics *metrics, const struct step_group *added, double weight, double share) {
+    const struct group *group = added->group;
+    const struct train_result *trained = &added->trained;
+    const int64_t version = metrics->step - 1; // that was trained
     const struct double_array *consistency = &group->consistency.probability, *verdict = &group->consistency.verdict;
     const size_t count = group->completion_count;
     for (size_t i = 0; i < count; i++) {
         const struct string *finish = &group->completions[i].finish;
         GROW(&metrics->lengths, (size_t)metrics->completions);
-        metrics->lengths[metrics->completions++] = (double)completions[i].count;
+        metrics->lengths[metrics->completions++] = (double)added->lengths[i];
         metrics_add_mean(&metrics->truncated, finish->data && !strcmp(finish->data, "length"), 1);
+        const struct int_array *versions = &group->completions[i].versions;
+        for (size_t t = 0; t < versions->count; t++) {
+            const int64_t from = versions->data[t];
+            const int64_t age = from < 0 ? version + 1 : from < version ? version - from : 0;
+            metrics->ages += (double)age;
+            if (age > metrics->age_max) metrics->age_max = age;
+        }
     }
     metrics->loss += weight * trained->loss;
     metrics->nll += weight * trained->nll;

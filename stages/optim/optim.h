@@ -14,6 +14,14 @@
 #include "shared/model/model.h"
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_model.h"
+#include "stages/optim/leaf.h"
+
+// A group of the next step.
+struct step_group {
+    struct group *group;
+    size_t *lengths;             // tokens of each completion; in the group's arena
+    struct train_result trained; // what its leaves have said so far
+};
 
 struct optim {
     const struct optim_options *options;
@@ -46,8 +54,11 @@ struct optim {
     struct append_queue metrics, events;
 
     // The groups of the next step in the order in which they came; then the same groups, to be returned.
-    struct group **batch;
+    struct step_group *batch;
     size_t batch_count, returned;
+    int parts;           // of each of these groups
+    struct leaf *leaves; // of all
+    size_t leaf_count;
     int64_t batch_tokens; // of all completions of these groups
     bool returning;
     size_t untrained; // groups returned that did not fill a step
@@ -88,15 +99,15 @@ struct step_metrics {
 
 // ---- step.c ----
 
-// Checks whether a group can be trained on, so that a step does not fail halfway, and sets *tokens to the number of its
-// completions' tokens. DATAERR "not a group: ..."; BAD_SAMPLE where its prompt does not fit its media.
-status step_check(struct optim *optim, struct group *group, int64_t *tokens);
+// Adds a group to the next step, unless it cannot be trained on, so that a step does not fail halfway. DATAERR
+// "not a group: ..."; BAD_SAMPLE where its prompt does not fit its media.
+status step_add(struct optim *optim, struct group *group);
 
-// Trains one step on `count` groups, in their order: accumulates gradients, clips them, updates the weights and the
-// reference, publishes both. Marks the groups as trained. DATAERR names the group that cannot be trained on, or those
-// of a step whose numbers are not finite: optim->unsound is set then. Release *metrics with metrics_release in any
-// case.
-status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics);
+// Trains one step on the groups that were added: accumulates the gradients of their leaves, clips them, updates the
+// weights and the reference, publishes both. Marks the groups as trained. DATAERR names the group that cannot be
+// trained on, or those of a step whose numbers are not finite: optim->unsound is set then. Release *metrics with
+// metrics_release in any case.
+status step_train(struct optim *optim, struct step_metrics *metrics);
 
 // Returns the learning rate of a step, 0 for the first: it rises linearly during the warm-up, then it falls along half
 // a cosine to 0. Without a number of steps it stays constant.
@@ -107,9 +118,8 @@ double step_lr(const struct optim *optim, int64_t step);
 // Frees the arrays; a zeroed struct is fine.
 void metrics_release(struct step_metrics *metrics);
 
-// Adds a group, whose completions have these tokens: its loss with `weight`, other means of the group with `share`.
-void metrics_add(struct step_metrics *metrics, const struct group *group, const struct int_array *completions,
-                 const struct train_result *trained, double weight, double share);
+// Adds a group that was trained: its loss with `weight`, other means of the group with `share`.
+void metrics_add(struct step_metrics *metrics, const struct step_group *added, double weight, double share);
 
 // Returns the mean of what was added.
 double metrics_mean(const struct step_mean *mean);

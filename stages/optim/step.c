@@ -7,7 +7,7 @@
 #include "shared/reward/reward.h"
 #include "stages/optim/optim.h"
 
-status step_check(struct optim *optim, struct group *group, int64_t *tokens) {
+status step_add(struct optim *optim, struct group *group) {
     const struct optim_options *options = optim->options;
     const struct reference *reference = &group->reference;
     const struct double_array *accuracy = &group->rewards.accuracy;
@@ -15,9 +15,11 @@ status step_check(struct optim *optim, struct group *group, int64_t *tokens) {
                separate = options->kl_parts == OPTIM_KL_SEPARATE;
     struct stage_input input = {0};
     struct model_completion *completions = NULL;
+    struct step_group added = {.group = group};
     const size_t count = group->completion_count;
+    int64_t tokens = 0;
+    bool has_grad = kl;
     status result = OK;
-    *tokens = 0;
     TRY_TO(result, done, stage_input_open(&optim->input, group, INPUT_COMPLETIONS, &input));
     // What the KL term needs.
     if (kl && reference->logprob_count != count)
@@ -31,10 +33,11 @@ status step_check(struct optim *optim, struct group *group, int64_t *tokens) {
             fail(DATAERR, "not a group: reference.answer_span: %zu for %zu completions (kl_parts: separate needs it)",
                  reference->answer_span.count, count);
     NEW(&completions, count);
+    added.lengths = arena_alloc(&group->arena, count * sizeof *added.lengths);
     for (size_t i = 0; i < count && result == OK; i++) {
-        const size_t length = input.completions[i].count;
+        const size_t length = added.lengths[i] = input.completions[i].count;
         completions[i] = (struct model_completion){input.completions[i].data, length};
-        *tokens += (int64_t)length;
+        tokens += (int64_t)length;
         if (kl && reference->logprobs[i].count != length)
             result = fail(DATAERR, "not a group: reference.logprobs[%zu]: not one number for each token", i);
         for (size_t t = 0; kl && t < length && result == OK; t++)
@@ -44,26 +47,34 @@ status step_check(struct optim *optim, struct group *group, int64_t *tokens) {
             result = fail(DATAERR, "not a group: rewards.accuracy[%zu]: null", i);
         if (result == OK && separate && reference->answer_span.data[i].end > (int64_t)length)
             result = fail(DATAERR, "not a group: reference.answer_span[%zu]: ends after the completion's tokens", i);
+        has_grad |= group->advantages.data[i] != 0;
     }
-    if (result == OK) result = model_check(optim->model, &input.prompt, completions, count);
+    TRY_TO(result, done, result);
+    TRY_TO(result, done, model_check(optim->model, &input.prompt, completions, count));
+    assert(!optim->returning && optim->batch_count < (size_t)options->groups_per_step);
+    leaf_divide(optim->leaves, &optim->leaf_count, optim->batch_count, optim->parts, (int64_t)input.prompt.count,
+                added.lengths, count, has_grad);
+    optim->batch[optim->batch_count++] = added;
+    optim->batch_tokens += tokens;
 done:
     free(completions);
     stage_input_release(&input);
     return result;
 }
 
-// Adds the gradient and the metrics of one group. `share` is its share of the step's groups.
-static status step_accumulate(struct optim *optim, struct group *group, double share, struct step_metrics *metrics) {
+// Adds the gradient of a leaf, and what it says to its group. `weight` is that of the group's loss.
+static status step_accumulate(struct optim *optim, const struct leaf *leaf, double weight) {
     const struct optim_options *options = optim->options;
     const int64_t version = model_version(optim->model);
-    // The mean over the step's groups of their losses, or the mean over the step's tokens.
-    const bool by_token = options->loss == OPTIM_LOSS_TOKENS;
-    const double weight = by_token ? 1 : share;
+    struct step_group *added = &optim->batch[leaf->group];
+    struct group *group = added->group;
     const struct loss_options loss = {.kl_beta = options->kl,
                                       .clip_low = options->clip_low,
                                       .clip_high = options->clip_high,
+                                      .group_size = group->completion_count,
                                       .kl_separate = options->kl_parts == OPTIM_KL_SEPARATE,
-                                      .token_weight = by_token ? 1.0 / (double)optim->batch_tokens : 0};
+                                      .token_weight =
+                                          options->loss == OPTIM_LOSS_TOKENS ? 1.0 / (double)optim->batch_tokens : 0};
     struct stage_input input = {0};
     struct train_completion *completions = NULL;
     bool *accurate = NULL;
@@ -71,21 +82,16 @@ static status step_accumulate(struct optim *optim, struct group *group, double s
     status result = OK;
     assert(group->advantages.count == group->completion_count);
     TRY_TO(result, done, stage_input_open(&optim->input, group, INPUT_COMPLETIONS, &input));
-    NEW(&completions, group->completion_count);
+    NEW(&completions, leaf->count);
     NEW(&accurate, group->completion_count);
     if (options->kl_on == OPTIM_KL_ACCURATE) reward_find_accurate(&group->rewards.accuracy, accurate);
-    for (size_t i = 0; i < group->completion_count; i++) {
+    for (size_t k = 0; k < leaf->count; k++) {
+        const size_t i = leaf->first + k;
         const struct span *answer = loss.kl_separate ? &group->reference.answer_span.data[i] : NULL;
         const struct completion *completion = &group->completions[i];
         bool older = false; // some token was sampled by an older policy
-        for (size_t t = 0; t < completion->versions.count; t++) {
-            const int64_t from = completion->versions.data[t];
-            const int64_t age = from < 0 ? version + 1 : from < version ? version - from : 0;
-            older |= age > 0;
-            metrics->ages += (double)age;
-            if (age > metrics->age_max) metrics->age_max = age;
-        }
-        completions[i] = (struct train_completion){
+        for (size_t t = 0; t < completion->versions.count; t++) older |= completion->versions.data[t] < version;
+        completions[k] = (struct train_completion){
             .completion = {input.completions[i].data, input.completions[i].count},
             .advantage = group->advantages.data[i],
             .old_logprobs = completion->logprobs.data,
@@ -94,16 +100,15 @@ static status step_accumulate(struct optim *optim, struct group *group, double s
             .kl_excluded = options->kl_on == OPTIM_KL_ACCURATE && !accurate[i],
         };
         if (!answer || answer->first < 0) continue;
-        completions[i].has_answer = true;
-        completions[i].answer = (struct token_range){(size_t)answer->first, (size_t)answer->end};
+        completions[k].has_answer = true;
+        completions[k].answer = (struct token_range){(size_t)answer->first, (size_t)answer->end};
     }
-    result =
-        model_accumulate(optim->model, &input.prompt, completions, group->completion_count, &loss, weight, &trained);
+    result = model_accumulate(optim->model, &input.prompt, completions, leaf->count, &loss, weight, &trained);
     if (result == OK && !isfinite(trained.entropy))
         result = fail(DATAERR, "the log-probabilities of the sampler are not finite");
     optim->unsound = result == DATAERR;
     TRY_TO(result, done, result);
-    metrics_add(metrics, group, input.completions, &trained, weight, share);
+    leaf_add_result(&added->trained, &trained);
 done:
     free(accurate);
     free(completions);
@@ -121,8 +126,10 @@ double step_lr(const struct optim *optim, int64_t step) {
     return options->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * progress));
 }
 
-status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics) {
+status step_train(struct optim *optim, struct step_metrics *metrics) {
     enum { LISTED = 8 };
+    const size_t count = optim->batch_count;
+    const struct step_group *groups = optim->batch;
     const double started = clock_monotonic();
     const struct optim_options *options = optim->options;
     const int64_t step = model_version(optim->model) + 1;
@@ -135,8 +142,12 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
     optim->lr = adamw.lr;
     *metrics = (struct step_metrics){.step = step, .lr = adamw.lr, .groups = (int64_t)count};
     status trained = OK;
-    for (size_t i = 0; i < count && trained == OK; i++)
-        trained = step_accumulate(optim, groups[i], 1.0 / (double)count, metrics);
+    // The mean over the step's groups of their losses, or the mean over the step's tokens.
+    const double share = 1.0 / (double)count, weight = options->loss == OPTIM_LOSS_TOKENS ? 1 : share;
+    leaf_sort(optim->leaves, optim->leaf_count);
+    for (size_t i = 0; i < optim->leaf_count && trained == OK; i++)
+        trained = step_accumulate(optim, &optim->leaves[i], weight);
+    for (size_t i = 0; i < count && trained == OK; i++) metrics_add(metrics, &groups[i], weight, share);
     if (trained == OK && options->gradients) trained = model_save_grads(optim->model, options->gradients);
     if (trained == OK) {
         trained = model_step(optim->model, &adamw, &metrics->grad_norm);
@@ -144,7 +155,7 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
         if (optim->unsound) { // with the ids of the groups, as many as fit a line
             struct buf ids = {0};
             for (size_t i = 0; i < count && i < LISTED; i++)
-                buf_printf(&ids, "%s%s", i ? ", " : "", groups[i]->id.data);
+                buf_printf(&ids, "%s%s", i ? ", " : "", groups[i].group->id.data);
             if (count > LISTED) buf_printf(&ids, " and %zu more", count - LISTED);
             trained = fail_prefix(DATAERR, "groups %s", ids.data);
             buf_release(&ids);
@@ -166,10 +177,10 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
     assert(model_version(optim->model) == step);
     // From here on a checkpoint has this step, so that its cursor must be behind these groups.
     for (size_t i = 0; i < count; i++) {
-        groups[i]->trained.present = true;
-        groups[i]->trained.step = step;
-        if (groups[i]->requires.present && groups[i]->requires.order >= optim->cursor)
-            optim->cursor = groups[i]->requires.order + 1;
+        groups[i].group->trained.present = true;
+        groups[i].group->trained.step = step;
+        if (groups[i].group->requires.present && groups[i].group->requires.order >= optim->cursor)
+            optim->cursor = groups[i].group->requires.order + 1;
     }
     const bool ema_due = options->ema_every && step % options->ema_every == 0;
     if (ema_due) {

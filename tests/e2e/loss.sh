@@ -1,5 +1,5 @@
-# optim's options kl_on, kl_parts and loss: which completions and tokens the loss counts, and how much. Gradients are
-# compared to the bit with those of other options that must come to the same.
+# optim's options kl_on, kl_parts and loss: which completions and tokens the loss counts, and how much; and parts, which
+# changes neither. Gradients are compared to the bit with those of other options or groups that must come to the same.
 . tests/e2e/common.sh
 cd "$work"
 printf 'abcdefghijklmnopqrstuvwxyz %s' '<think></think><answer></answer>' >text.txt
@@ -97,8 +97,38 @@ logprobs="[$far,$far]" accuracy='[1,0]'
 group a '[0,0]' $a $b | optim tokens-kl --kl 0.1 --loss tokens --kl-on accurate
 same tokens-kl one-accurate
 
-# metrics.jsonl of a step on three groups. What no group has is null.
+# metric NAME KEY: of metrics.jsonl.
 metric() { sed -n "s/.*\"$2\": \([^,}]*\)[,}].*/\1/p" "$1/metrics.jsonl"; }
+
+# The gradients of groups are added by length, the longest first, in whichever order they come; groups without signal
+# last, whatever their length, and they add nothing. Parts are groups of their own with the weight of the whole group.
+logprobs= accuracy= spans=
+c='[50,51,52,53,54,55]' d='[60,61]' e='[70]'
+one=$(group one '[1,-0.5]' $a $c) two=$(group two '[0.25,1]' $d $d) three=$(group three '[-1,0.5]' $e $c) four=$(group four '[0.5,2]' $c $c)
+none=$(group none '[0,0]' $c $c)
+optim ordered --groups-per-step 5 < <(printf '%s\n' "$one" "$two" "$three" "$four" "$none")
+optim reversed --groups-per-step 5 < <(printf '%s\n' "$none" "$four" "$three" "$two" "$one")
+optim shuffled --groups-per-step 5 < <(printf '%s\n' "$three" "$none" "$one" "$four" "$two")
+same ordered reversed
+same ordered shuffled
+group four '[1,-0.5,0.25,2]' $c $c $c $c | optim four-whole
+group four '[1,-0.5,0.25,2]' $c $c $c $c | optim four-in-two --parts 2
+{ group one '[1,-0.5]' $c $c && group two '[0.25,2]' $c $c; } | optim two-groups --groups-per-step 2
+same four-in-two two-groups
+differ four-in-two four-whole
+group three '[1,-0.5,0.25]' $a $c $d | optim three-in-three --parts 3
+group three '[1,-0.5,0.25]' $a $c $d | optim three-in-seven --parts 7
+same three-in-three three-in-seven
+group three '[1,-0.5,0.25]' $a $c $d | optim three-whole
+for name in loss nll entropy tokens prompt_tokens completion_length completions grad_norm; do
+    for pair in four-whole:four-in-two three-whole:three-in-three; do
+        awk -v got="$(metric ${pair#*:} $name)" -v want="$(metric ${pair%:*} $name)" \
+            'BEGIN { d = got - want; exit !(want != "" && d * d <= 1e-10 * want * want) }' ||
+            fail "$name of $pair: $(cat ${pair#*:}/metrics.jsonl)"
+    done
+done
+
+# metrics.jsonl of a step on three groups. What no group has is null.
 rewarded='"rewards":{"accuracy":[1,0.5],"format":[1,0],"bonus":[0.5,0],"total":[2.5,0.5]},"consistency":{"probability":[0.25,null]}}'
 finished='s/"text":"x"}/"text":"x","finish":"length"}/'
 uncounted='s|"text":"x"|"text":"<answer>B green.</think><answer>B</answer>"|; s|"solution":""|"solution":"<answer>B</answer>","problem_type":"multiple choice"|'

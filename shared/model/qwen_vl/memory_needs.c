@@ -162,7 +162,8 @@ status model_memory_needs(const char *model, const struct memory_request *reques
         memory_list_add(&list, "weights", request->borrows ? 0 : weights);
         memory_list_add(&list, "remainders of the weights", remainders);
         memory_list_add(&list, "sums of gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
-        memory_list_add(&list, "gradients of a group", step_sums_leaf_bytes(table, trained, grads));
+        memory_list_add(&list, request->parts > 1 ? "gradients of a part of a group" : "gradients of a group",
+                        step_sums_leaf_bytes(table, trained, grads));
         memory_list_add(&list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
         memory_list_add(&list, "reference", request->ema ? weights + remainders : 0);
     } else if (request->on_cpu) {
@@ -182,7 +183,9 @@ status model_memory_needs(const char *model, const struct memory_request *reques
     } else {
         memory_list_add(&list, "weights", request->borrows ? 0 : weights);
     }
-    memory_add_passes(&list, &model_weights, request);
+    struct memory_request pass = *request;
+    if (request->parts > 1) pass.group_size = memory_divide_up(request->group_size, request->parts);
+    memory_add_passes(&list, &model_weights, &pass);
     weights_release(&model_weights.base);
     return OK;
 }

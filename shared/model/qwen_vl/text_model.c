@@ -340,14 +340,16 @@ static void group_loss(const struct train_completion *completions, size_t count,
     assert(count > 0);
     assert(!options->kl_separate || options->token_weight == 0);
     *out = (struct train_result){0};
-    int64_t compared = 0, referred = 0;
+    const double group_size = (double)(options->group_size ? options->group_size : count);
+    int64_t referred = 0;
     size_t at = 0;
+    assert(options->group_size == 0 || options->group_size >= count);
     for (size_t i = 0; i < count; i++) {
         const struct train_completion *completion = &completions[i];
         size_t tokens = completion->completion.count;
         assert(tokens > 0); // sequence_make refuses an empty completion
         assert(!completion->has_answer || completion->answer.end <= tokens);
-        double share = options->token_weight > 0 ? options->token_weight : 1.0 / ((double)count * (double)tokens);
+        double share = options->token_weight > 0 ? options->token_weight : 1.0 / (group_size * (double)tokens);
         for (size_t t = 0; t < tokens; t++, at++) {
             double logprob = logprobs[at], advantage = completion->advantage;
             double loss = -advantage, dlogprob = -advantage;
@@ -379,13 +381,13 @@ static void group_loss(const struct train_completion *completions, size_t count,
             double difference = fabs(logprob - completion->old_logprobs[t]);
             out->logprob_diff_mean += difference;
             if (difference > out->logprob_diff_max) out->logprob_diff_max = difference;
-            compared++;
+            out->compared++;
         }
         referred += completion->ref_logprobs ? (int64_t)tokens : 0;
         out->tokens += (int64_t)tokens;
     }
     out->entropy /= (double)out->tokens;
-    if (compared) out->logprob_diff_mean /= (double)compared;
+    if (out->compared) out->logprob_diff_mean /= (double)out->compared;
     if (referred) out->kl /= (double)referred;
 }
 
