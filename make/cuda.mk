@@ -74,7 +74,7 @@ UNIT_TESTS += $(if $(findstring thread,$(SANITIZE)),,$(BUILD)/tests/unit/emulato
 emulated: $(EMULATED) ## build the plug-in that runs the GPU's code on the CPU
 
 .PHONY: mutations
-mutations: ## put mistakes into the kernels, one at a time, which the tests must find (takes minutes)
+mutations: ## put mistakes into the kernels and sums, one at a time, which the tests must find (takes minutes)
 	tests/emulate/mutations $(BUILD)/mutations
 
 # ---- for GPUs ----

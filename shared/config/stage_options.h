@@ -261,6 +261,8 @@
             "That takes less memory and more time; the gradient is the same but for rounding (default: 1)") \
     OPT_NAME(gradient_precision, NONE, "float32|bfloat16", \
             "type of the matrices' gradients (default: float32 on the CPU, bfloat16 on CUDA)") \
+    OPT_NAME(sum_precision, NONE, "float32|bfloat16", \
+            "type of the sums of these gradients over the groups of a step (default: gradient_precision)") \
     OPT_NAME(moment_precision, NONE, "float32|bfloat16", \
             "type of AdamW's moments of matrices (default: float32 on the CPU, bfloat16 on CUDA)")
 // clang-format on

@@ -17,9 +17,10 @@ struct model_options {
     int threads;           // 0: all
     const char *precision; // "float32", "bfloat16"; NULL: the device's default, bfloat16 on a GPU
     const char *gradient_precision, *moment_precision; // training: of matrices, likewise; those of vectors are float32
-    bool training;     // for model_accumulate and model_step: the float32 weights are kept, nothing is packed
-    bool train_vision; // training: the vision tower too
-    bool ema;          // training: a reference is kept, a moving average that starts as the opened weights
+    const char *sum_precision; // training: of the sums of the matrices' gradients; NULL: that of the gradients
+    bool training;             // for model_accumulate and model_step: the float32 weights are kept, nothing is packed
+    bool train_vision;         // training: the vision tower too
+    bool ema;                  // training: a reference is kept, a moving average that starts as the opened weights
     // training: what each layer of the language model keeps of its forward pass, which need not be computed again then:
     // 0 its input, 1 also its attention, 2 also its MLP; -1: as much as the device's memory allows, on the CPU 0. The
     // results are the same.
@@ -33,6 +34,7 @@ struct model_options {
 // in model_options; without training, the model scores, or generates.
 struct memory_request {
     const char *precision, *gradient_precision, *moment_precision; // NULL: bfloat16
+    const char *sum_precision;                                     // NULL: that of the gradients
     bool training, train_vision, ema, generates;
     bool on_cpu;                                   // the device is the CPU, not a GPU
     int threads;                                   // on the CPU: 1 or more

@@ -91,6 +91,7 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
             request->ema = values->optim.ema_every > 0;
             request->parts = values->optim.parts;
             request->gradient_precision = resource_precision(values->optim.gradient_precision, planned->on_cpu);
+            request->sum_precision = values->optim.sum_precision;
             request->moment_precision = resource_precision(values->optim.moment_precision, planned->on_cpu);
         }
     }

@@ -45,6 +45,7 @@ static status optim_open(void **state, struct stage_context *context) {
         .threads = (int)options->model.common.threads,
         .precision = options->model.common.precision,
         .gradient_precision = options->gradient_precision,
+        .sum_precision = options->sum_precision,
         .moment_precision = options->moment_precision,
         .training = true,
         .train_vision = options->train_vision,

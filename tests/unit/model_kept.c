@@ -289,6 +289,12 @@ TEST(needs_are_those_of_a_pass) {
         assert_int_equal(item_bytes(items, count, "remainders of the weights"), bytes / 2);
         assert_int_equal(item_bytes(items, count, "reference"), bytes);
         assert_in_range(item_bytes(items, count, "moments"), bytes, 2 * bytes - 1); // those of vectors are float32
+        const uint64_t sums = item_bytes(items, count, "sums of gradients");
+        request.sum_precision = "float32";
+        MUST(model_memory_needs(it.dir, &request, items, &count));
+        assert_in_range(sums, bytes / 2, bytes - 1);
+        assert_int_equal(item_bytes(items, count, "sums of gradients"), bytes);
+        assert_in_range(item_bytes(items, count, "gradients of a group"), bytes / 32, group - 1);
     }
 }
 

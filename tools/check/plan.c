@@ -59,6 +59,7 @@ static const struct plan_change {
 } plan_changes[] = {
     {"precision: bfloat16", NULL, FIELD(request.precision), 0, 0},
     {"optim.gradient_precision: bfloat16", NULL, FIELD(request.gradient_precision), 0, 0},
+    {"optim.sum_precision: bfloat16", NULL, FIELD(request.sum_precision), 0, 0},
     {"optim.moment_precision: bfloat16", NULL, FIELD(request.moment_precision), 0, 0},
     {"rollout.max_prompt_tokens", "tokens of a prompt (frames.max_frames, frames.max_pixels)",
      FIELD(request.prompt_tokens), 256, 512},

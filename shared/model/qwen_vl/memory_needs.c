@@ -154,6 +154,7 @@ status model_memory_needs(const char *model, const struct memory_request *reques
     const struct parameter_table *table = &model_weights.base.table;
     const enum element type = memory_list_type(request->precision);
     const enum element grads = memory_list_type(request->gradient_precision);
+    const enum element sums = request->sum_precision ? memory_list_type(request->sum_precision) : grads;
     const enum element moments = memory_list_type(request->moment_precision);
     const int all = table->range_count, trained = request->train_vision ? all : TEXT_RANGES;
     const size_t weights = param_array_bytes(table, all, type, type);
@@ -161,7 +162,7 @@ status model_memory_needs(const char *model, const struct memory_request *reques
         const size_t remainders = type == ELEMENT_BF16 ? param_array_bytes(table, all, ELEMENT_U16, ELEMENT_U16) : 0;
         memory_list_add(&list, "weights", request->borrows ? 0 : weights);
         memory_list_add(&list, "remainders of the weights", remainders);
-        memory_list_add(&list, "sums of gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
+        memory_list_add(&list, "sums of gradients", param_array_bytes(table, trained, sums, ELEMENT_F32));
         memory_list_add(&list, request->parts > 1 ? "gradients of a part of a group" : "gradients of a group",
                         step_sums_leaf_bytes(table, trained, grads));
         memory_list_add(&list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));

@@ -34,11 +34,13 @@ static status model_load(struct model *model) {
     const struct model_options *options = &model->options;
     const struct model_config *config = &model->config;
     const struct backend_options wanted = {.device = options->device, .threads = options->threads};
-    enum element type, grads, moments;
+    const char *sum_precision = options->sum_precision ? options->sum_precision : options->gradient_precision;
+    enum element type, grads, sums, moments;
     TRY(model_config_read(&model->config, model->dir));
     TRY(weights_open_backend(&wanted, options->precision, &model->backend, &model->backend_info, &type));
     model->workspace.backend = model->backend;
     TRY(weights_parse_type(model->backend, "gradient_precision", options->gradient_precision, &grads));
+    TRY(weights_parse_type(model->backend, "sum_precision", sum_precision, &sums));
     TRY(weights_parse_type(model->backend, "moment_precision", options->moment_precision, &moments));
     if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
         return fail(USAGE, "there is no level %d of kept activations", options->kept_activations);
@@ -79,7 +81,7 @@ static status model_load(struct model *model) {
     struct param_array *reference = &model->trainer.reference;
     const int ranges = table->range_count;
     TRY(optimizer_init(&model->trainer.optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES, grads,
-                       grads, moments));
+                       sums, moments));
     if (!options->ema) return OK;
     TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0]));
     if (values->remainders) TRY(param_array_add_remainders(reference, backend));
