@@ -58,8 +58,8 @@ void parameter_table_single(struct parameter_table *table, struct fused_param *f
 }
 
 void parameter_table_close_bucket(struct parameter_table *table, bool streamed) {
-    const struct parameter_bucket *last = table->bucket_count ? &table->buckets[table->bucket_count - 1] : NULL;
-    const int64_t start = last ? last->offset + last->count : 0;
+    int64_t start = 0;
+    for (size_t i = 0; i < table->bucket_count; i++) start += table->buckets[i].count;
     parameter_align(table);
     if (table->elements > start)
         table->buckets[table->bucket_count++] =
