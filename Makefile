@@ -213,8 +213,7 @@ check: ops unit e2e ## run the unit, operation and end-to-end tests
 test: deps ## install packages, build, run every test, static checks, fuzz seeds, sanitizers
 	@tools/deps --install $(E2E_DEBIAN) $(LINT_DEBIAN) $(FUZZ_DEBIAN) || true
 	@tools/deps --install $(PAGE_DEBIAN) || true
-	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory lint-if-there fuzz-if-there
+	@$(MAKE) --no-print-directory check lint-if-there fuzz-if-there
 	@$(MAKE) --no-print-directory sanitize sanitize-thread
 
 include $(filter-out make/cuda.mk,$(wildcard make/*.mk))

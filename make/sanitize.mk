@@ -25,10 +25,10 @@ $(filter-out %/main.o %/harness.o,$(OPS_SOURCES:%.c=$(BUILD)/%.o)): override SAN
 # was killed before it wrote.
 REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -v -n 60 $(1)/report.* && exit 1; exit $$status; }
 
-# What trains with every method, minutes long, runs scripts that the plain build tests: each program and option that they call
-# is in other tests, too. The page's own test has no program of caravan's. Installation copies what others test, and packs
-# instrumented programs for most of a minute.
-ASAN_WITHOUT := e2e/ablation e2e/install e2e/view-page
+# Left out: what runs the programs of other tests once more and trains or draws for long (every method, one training after
+# another, the miniature), the page's own test, which has no program of caravan's, and installation, which copies what others
+# test and packs instrumented programs for most of a minute.
+ASAN_WITHOUT := $(addprefix e2e/,ablation draw install methods second-training view-page)
 
 .PHONY: sanitize sanitize-thread
 sanitize: ## run unit, operation and end-to-end tests under the address and undefined sanitizers
