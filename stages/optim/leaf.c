@@ -29,7 +29,7 @@ void leaf_sort(struct leaf *leaves, size_t count) {
 void leaf_add_result(struct train_result *group, const struct train_result *leaf) {
     group->tokens += leaf->tokens;
     group->compared += leaf->compared;
-    const double share = (double)leaf->tokens / (double)group->tokens;
+    const double share = leaf->tokens ? (double)leaf->tokens / (double)group->tokens : 0;
     group->loss += leaf->loss;
     group->nll += leaf->nll;
     group->kl += (leaf->kl - group->kl) * share;

@@ -96,6 +96,7 @@ TEST(a_group_says_what_its_parts_say) {
          .prompt_tokens = 7},
     };
     struct train_result all = {0};
+    leaf_add_result(&all, &(struct train_result){0}); // a part without a token
     leaf_add_result(&all, &parts[0]);
     assert_memory_equal(&all, &parts[0], sizeof all);
     leaf_add_result(&all, &parts[1]);
