@@ -86,7 +86,7 @@ status parameter_table_finish(struct parameter_table *table, const double *numbe
     }
     table->setting_count = count + (size_t)layer_count;
     double *settings = arena_alloc(&table->arena, table->setting_count * sizeof *settings);
-    memcpy(settings, numbers, count * sizeof *settings);
+    for (size_t i = 0; i < count; i++) settings[i] = numbers[i];
     for (int i = 0; i < layer_count; i++) settings[count + (size_t)i] = layers[i];
     table->settings = settings;
     return OK;
