@@ -39,11 +39,12 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 	 $(call REPORTED,build-asan)
 
 # The emulator runs a block's threads on one thread of the CPU, where the thread sanitizer finds nothing and takes minutes.
-# Nor does it find anything in tests of one thread, in those of text, files, tables and figures, and in programs of Python.
-# The tests of operations, chain.sh and the other scripts that run pipelines also run the threads of these.
+# Nor does it find anything in tests of one thread, in those of text, files, tables and figures, in programs of Python, and
+# in scripts that run the same pipelines as chain.sh, checkpoints.sh, faults.sh, machines.sh, storm.sh and supervisor.sh.
 TSAN_WITHOUT := $(addprefix unit/,json rope_angles simulation tokenizer) \
-                $(addprefix e2e/,ablation ask bad-input benchmarks chat-judge check damaged data devices eval generated-answers image-benchmarks install likelihood \
-                  loss max-steps methods pipelines plug-in python-stage reference replay score-and-judge serve source-and-reward supervised view view-page)
+                $(addprefix e2e/,ablation active-runs agreement ask bad-input benchmarks chat-judge check compare damaged data devices draw ends eval evaluation \
+                  generated-answers image-benchmarks init install killed-source likelihood loss max-steps media-folder methods not-finite pipelines plug-in programs \
+                  python-stage reference replay resumed-settings score-and-judge second-training serve source-and-reward supervised view view-page)
 
 sanitize-thread: ## run those of these tests that have threads under the thread sanitizer
 	@rm -f build-tsan/report.*; mkdir -p build-tsan
