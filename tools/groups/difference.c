@@ -15,6 +15,13 @@ static const struct json *difference_value(const struct json *value) {
     return value ? value : &difference_null;
 }
 
+// Of two values that are neither arrays nor objects.
+static bool difference_same(const struct json *a, const struct json *b) {
+    if (a->type != b->type) return false;
+    if (a->type == JSON_BOOL) return a->boolean == b->boolean;
+    return a->type == JSON_NULL || (a->text.size == b->text.size && !memcmp(a->text.data, b->text.data, a->text.size));
+}
+
 // Where a value stands. The path of an element is that of its array, with an index.
 struct difference_place {
     const char *field;
@@ -60,12 +67,7 @@ static void difference_walk(struct differences *differences, const struct differ
                             at.index < now->count ? &now->items[at.index] : &difference_null);
         return;
     }
-    if (then->type == now->type && then->type < JSON_ARRAY &&
-        (then->type == JSON_NULL ||
-         (then->type == JSON_BOOL
-              ? then->boolean == now->boolean
-              : then->text.size == now->text.size && !memcmp(then->text.data, now->text.data, then->text.size))))
-        return;
+    if (then->type < JSON_ARRAY && now->type < JSON_ARRAY && difference_same(then, now)) return;
     GROW(&differences->list, differences->count);
     differences->list[differences->count++] = (struct difference){.field = place->field,
                                                                   .index = place->index,

@@ -74,9 +74,8 @@ static int frames_compare_names(const void *a, const void *b) {
 
 // ---- ls, show, export ----
 
-// A search for the one key with a prefix, or a list of all.
+// A search for the one key with a prefix.
 struct search {
-    const struct frame_names *names; // of the list; NULL: a search
     const char *prefix;
     char key[FRAME_KEY_SIZE]; // the last match
     const char *store;        // where it is
@@ -84,19 +83,23 @@ struct search {
     int matches;              // each key counts once
 };
 
-// Called for each record of the store. Prints a line about it, or compares its key with the prefix, as `context`, a
-// struct search, says.
-static status frames_visit(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
+// Called for each record of the store. Compares its key with the prefix of `context`, a struct search.
+static status frames_match(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
     struct search *search = context;
-    const struct frame_names *names = search->names;
-    if (!names) {
-        if (strncmp(key, search->prefix, strlen(search->prefix)) != 0) return OK;
-        if (search->matches && !strcmp(key, search->key)) return OK; // another machine has it, too
-        memcpy(search->key, key, FRAME_KEY_SIZE);
-        search->store = search->directory;
-        search->matches++;
-        return OK;
-    }
+    (void)frames;
+    (void)bytes;
+    (void)used;
+    if (strncmp(key, search->prefix, strlen(search->prefix)) != 0) return OK;
+    if (search->matches && !strcmp(key, search->key)) return OK; // another machine has it, too
+    memcpy(search->key, key, FRAME_KEY_SIZE);
+    search->store = search->directory;
+    search->matches++;
+    return OK;
+}
+
+// Called for each record of the store. Prints a line about it; `context` has the names.
+static status frames_list(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
+    const struct frame_names *names = context;
     struct frame_name wanted = {.path = "-"};
     char when[32] = "-";
     time_t seconds = (time_t)used;
@@ -153,7 +156,7 @@ status frames_main(struct subcommand_call *call) {
     if (call->count > first + !list) return fail(USAGE, "unexpected operand '%s'", call->list[first + !list]);
     if (!list && call->count == first) return fail(USAGE, "%s needs a KEY", action);
     if (export && given->raw == (given->png != NULL)) return fail(USAGE, "export needs either --raw or --png FILE");
-    struct search search = {.names = list ? &names : NULL, .prefix = list ? "" : call->list[first]};
+    struct search search = {.prefix = list ? "" : call->list[first]};
     bool found;
     TRY_TO(result, done, subcommand_find_stores(run, "frames.lmdb", &call->arena, &stores));
     for (size_t i = 0; list && i < stores.count; i++) { // the groups beside the frames, if there are any
@@ -166,7 +169,8 @@ status frames_main(struct subcommand_call *call) {
     for (size_t i = 0; i < stores.count; i++) {
         search.directory = stores.data[i];
         TRY_TO(result, done, frame_store_open(&store, stores.data[i], 0, true));
-        TRY_TO(result, done, frame_store_each(store, frames_visit, &search));
+        TRY_TO(result, done,
+               frame_store_each(store, list ? frames_list : frames_match, list ? (void *)&names : &search));
         frame_store_close(&store);
     }
     if (list) goto done;
