@@ -17,7 +17,7 @@
 
 enum { MOST_RANKS = 8, PIECES = 5, ARRAYS = 4, NO_DEVICE = 200, DIFFERENT = 201 };
 
-enum fault { NO_FAULT, DIES_BEFORE, DIES_AFTER, DIES_WRITING, DISK_FULL, FILE_SHORTENED, PIECE_LEFT_OUT };
+enum fault { NO_FAULT, DIES_BEFORE, DIES_AFTER, DIES_WRITING, DISK_FULL, FILE_LENGTHENED, PIECE_LEFT_OUT };
 
 // What the ranks do: save the numbers of a step to a directory, or load them from there.
 struct job {
@@ -175,10 +175,10 @@ static status test_meet(struct file_ranks *base, uint64_t *all) {
         if (r != base->own && recv(ranks->sockets[r], &all[r], sizeof *all, 0) != sizeof *all)
             return fail(UNAVAILABLE, "rank %d is gone", r);
     if (now && job->fault == DIES_AFTER) raise(SIGKILL);
-    if (now && job->fault == FILE_SHORTENED) {
+    if (now && job->fault == FILE_LENGTHENED) {
         char path[300];
         snprintf(path, sizeof path, "%s/training.safetensors.tmp", job->dir);
-        if (truncate(path, 1000)) abort();
+        if (truncate(path, 9000000)) abort(); // not shorter: the others' writing might hide that again
     }
     return OK;
 }
@@ -436,9 +436,9 @@ TEST(a_full_disk_is_said_by_all_ranks_and_leaves_the_old_file) {
     }
 }
 
-TEST(a_file_that_another_process_shortens_is_not_finished) {
-    struct job job = {.count = 2, .fault = FILE_SHORTENED, .victim = 1};
-    char *old = one_process("cpu", 4), *dir = failed(&job, UNAVAILABLE, "it has 1000 bytes, but rank 1 writes");
+TEST(a_file_that_another_process_lengthens_is_not_finished) {
+    struct job job = {.count = 2, .fault = FILE_LENGTHENED, .victim = 1};
+    char *old = one_process("cpu", 4), *dir = failed(&job, UNAVAILABLE, "it has 9000000 bytes, but rank 1 writes");
     assert_int_equal(reports[0].code, UNAVAILABLE);
     assert_int_equal(reports[1].code, UNAVAILABLE);
     assert_only_file(dir, old, "training.safetensors");
