@@ -184,6 +184,9 @@ struct backend_info {
     const char *product_library;
     bool packs;        // a prepacked weight is a copy of its own
     bool asynchronous; // operations may still run when their calls have returned
+    // linear_grad_weight rounds a product of BF16 before it adds it to BF16, and products of many rows are not divided
+    // into chunks.
+    bool rounds_products;
     // Working memory is bounded by computing long passes in chunks. A chunk with more rows than these does not make a
     // product faster.
     int64_t chunk_rows[2];        // of a transformer block's MLP in training, in F32 and in BF16

@@ -35,6 +35,7 @@ static status backend_info_cuda(struct backend *backend, struct backend_info *ou
                                  .kind = cuda->kind,
                                  .product_library = lt_name(cuda),
                                  .asynchronous = true,
+                                 .rounds_products = true,
                                  .chunk_rows = {INT64_MAX, INT64_MAX},
                                  .chunk_patches = INT64_MAX,
                                  .memory = total,

@@ -57,18 +57,18 @@ void parameter_table_single(struct parameter_table *table, struct fused_param *f
     parameter_table_append(table, fused, kind, rows, columns, name);
 }
 
-void parameter_table_close_bucket(struct parameter_table *table, bool streamed) {
+void parameter_table_close_bucket(struct parameter_table *table, enum bucket_use use) {
     int64_t start = 0;
     for (size_t i = 0; i < table->bucket_count; i++) start += table->buckets[i].count;
     parameter_align(table);
     if (table->elements > start)
         table->buckets[table->bucket_count++] =
-            (struct parameter_bucket){start, table->elements - start, table->range_count, streamed};
+            (struct parameter_bucket){start, table->elements - start, table->range_count, use};
 }
 
 void parameter_table_close_range(struct parameter_table *table, bool decay, int group) {
     assert(table->range_count < MAX_PARAM_RANGES && group >= 0 && group < MAX_PARAM_GROUPS);
-    parameter_table_close_bucket(table, false);
+    parameter_table_close_bucket(table, BUCKET_ANY_TIME);
     int64_t start = 0;
     for (int i = 0; i < table->range_count; i++) start += table->ranges[i].count;
     table->ranges[table->range_count++] = (struct parameter_range){start, table->elements - start, decay, group};

@@ -44,11 +44,18 @@ struct parameter_range {
     int group;
 };
 
+// How a backward pass adds to a bucket.
+enum bucket_use {
+    BUCKET_ANY_TIME,
+    BUCKET_STREAMED, // to no other streamed one between its first and its last addition to it
+    BUCKET_ONCE,     // streamed, and to each matrix one product, or one for each chunk of the rows
+};
+
 // Consecutive elements whose gradient the backward pass completes at the same time.
 struct parameter_bucket {
     int64_t offset, count;
-    int range;     // that it belongs to
-    bool streamed; // the backward pass adds to no other streamed bucket between its first and its last addition to it
+    int range; // that it belongs to
+    enum bucket_use use;
 };
 
 struct parameter_table {
@@ -89,10 +96,10 @@ void parameter_table_single(struct parameter_table *table, struct fused_param *f
                             int64_t rows, int64_t columns, const char *name);
 
 // Ends a bucket: what was added since the bucket before it ended.
-void parameter_table_close_bucket(struct parameter_table *table, bool streamed);
+void parameter_table_close_bucket(struct parameter_table *table, enum bucket_use use);
 
-// Ends a range, and its last bucket, which is not streamed unless it was ended before: what was added since the range
-// before it ended. All of it decays or does not, and is of one group.
+// Ends a range, and its last bucket, to which is added at any time unless it was ended before: what was added since the
+// range before it ended. All of it decays or does not, and is of one group.
 void parameter_table_close_range(struct parameter_table *table, bool decay, int group);
 
 // Sets the numbers, besides sizes, that change a result: `count` of `numbers`, then a flag for each of `layer_count`

@@ -7,31 +7,40 @@
 // be left out: that changes no bit.
 //
 // A bucket is added when the backward pass has completed it. Streamed buckets use the same memory, one after another.
+// Where a leaf's gradient of a matrix is one rounded product, the product is added to the sum itself, which has the
+// same bits (zero and a product is the product).
 #pragma once
 
 #include "shared/model/shards.h"
 
+// Of matrices; vectors are F32.
+struct gradient_types {
+    enum element products, leaf, sum; // what a backward pass multiplies, a leaf's gradient, the sums
+};
+
 struct step_sums {
     struct backend *backend;
     struct param_array sums;     // of the trained ranges
+    bool direct;                 // buckets to which a pass adds once have no memory of a leaf
     struct buffer *leaf;         // the gradient of the present leaf: zeros but in buckets that are touched
     struct leaf_bucket *buckets; // for each bucket of these ranges
     size_t streamed;             // the streamed bucket that was touched last
 };
 
-// Makes zeros for the first `ranges` ranges of the table: leaves whose matrices have one type, and sums whose matrices
-// have another; vectors are F32. The caller calls step_sums_release, also after a failure. UNAVAILABLE when memory is
-// short.
+// Makes zeros for the first `ranges` ranges of the table. The caller calls step_sums_release, also after a failure.
+// UNAVAILABLE when memory is short.
 status step_sums_init(struct step_sums *sums, struct backend *backend, const struct parameter_table *table, int ranges,
-                      enum element leaf_matrices, enum element sum_matrices);
+                      struct gradient_types types);
 
 // Frees the memory, and zeroes the struct. A zeroed struct is fine.
 void step_sums_release(struct step_sums *sums);
 
-// Returns the bytes of a leaf's gradient.
-size_t step_sums_leaf_bytes(const struct parameter_table *table, int ranges, enum element matrices);
+// Returns the bytes of a leaf's gradient, on a backend that does or does not round products (struct backend_info).
+size_t step_sums_leaf_bytes(const struct parameter_table *table, int ranges, struct gradient_types types,
+                            bool rounds_products);
 
-// Begins a leaf. What an earlier one has left that did not end is dropped, except the buckets that were done.
+// Begins a leaf. What an earlier one has left that did not end is dropped, except the buckets that were done or to
+// which is added once.
 status step_sums_begin(struct step_sums *sums);
 
 // Returns where the backward pass adds the leaf's gradient of a parameter.

@@ -14,9 +14,9 @@ static const char state_tensors[] = "training.safetensors", state_counters[] = "
 // ---- optimizer ----
 
 status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
-                      int ranges, enum element grads, enum element sums, enum element moments) {
+                      int ranges, struct gradient_types grads, enum element moments) {
     *optimizer = (struct optimizer){.backend = backend};
-    TRY(step_sums_init(&optimizer->grads, backend, table, ranges, grads, sums));
+    TRY(step_sums_init(&optimizer->grads, backend, table, ranges, grads));
     TRY(param_array_init(&optimizer->exp_avg, backend, table, ranges, moments, ELEMENT_F32));
     return param_array_init(&optimizer->exp_avg_sq, backend, table, ranges, moments, ELEMENT_F32);
 }

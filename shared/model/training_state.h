@@ -12,10 +12,10 @@ struct optimizer {
     int64_t steps[MAX_PARAM_GROUPS];        // of each group; every step is one of group 0
 };
 
-// Makes zeros for the first `ranges` ranges of the table, with a leaf's gradients, their sums and moments of matrices
-// in these types. The caller calls optimizer_release, also after a failure. UNAVAILABLE when memory is short.
+// Makes zeros for the first `ranges` ranges of the table, with gradients and moments of matrices in these types. The
+// caller calls optimizer_release, also after a failure. UNAVAILABLE when memory is short.
 status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
-                      int ranges, enum element grads, enum element sums, enum element moments);
+                      int ranges, struct gradient_types grads, enum element moments);
 
 // Frees the arrays. A zeroed struct is fine.
 void optimizer_release(struct optimizer *optimizer);

@@ -41,7 +41,7 @@ void stack_add_block(struct parameter_table *table, struct block *params, const 
     stack_add_layer(table, &params->out, &params->out_bias, shape, &shape->out, block, matrices);
     stack_add_layer(table, &params->gate_up, &params->gate_up_bias, shape, &shape->gate_up, block, matrices);
     stack_add_layer(table, &params->down, &params->down_bias, shape, &shape->down, block, matrices);
-    if (matrices) parameter_table_close_bucket(table, shape->streamed);
+    if (matrices) parameter_table_close_bucket(table, shape->use);
 }
 
 // ---- loading ----

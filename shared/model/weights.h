@@ -30,7 +30,7 @@ struct stack_shape {
     bool norm_bias;        // NAME.bias
     bool norm_biases_last; // in the order of the parameters: behind both weights
     bool first_unnormed;   // the first block has no norm1
-    bool streamed;         // the bucket of a block's matrices is
+    enum bucket_use use;   // of the bucket of a block's matrices
     struct layer_shape qkv, out, gate_up, down;
 };
 

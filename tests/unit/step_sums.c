@@ -14,15 +14,18 @@ TEST(units_depend_on_the_number_of_elements_alone) {
     }
 }
 
-// A model in training, on the CPU or emulated, with the gradients of matrices in one type and their sums in another
-// one.
-static struct model *sums_model(struct model_case *it, const char *device, const char *precision, const char *sums,
-                                bool vision) {
+// The precisions of a model, of the gradients of matrices, and of their sums.
+struct precisions {
+    const char *model, *gradients, *sums;
+};
+
+// A model in training, on the CPU or emulated.
+static struct model *sums_model(struct model_case *it, const char *device, struct precisions precisions, bool vision) {
     return case_model(it, &(struct model_options){.device = device,
                                                   .threads = 2,
-                                                  .precision = "float32",
-                                                  .gradient_precision = precision,
-                                                  .sum_precision = sums,
+                                                  .precision = precisions.model,
+                                                  .gradient_precision = precisions.gradients,
+                                                  .sum_precision = precisions.sums,
                                                   .moment_precision = "float32",
                                                   .training = true,
                                                   .train_vision = vision,
@@ -36,7 +39,8 @@ static const struct param_array *sums_of(const struct model *model) {
 TEST(buckets_cover_the_table_and_a_block_is_one) {
     for (int c = 0; c < ALL_CASES; c++) {
         SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
-        SCOPED(struct model *, model_free) model = sums_model(&it, "cpu", "float32", NULL, true);
+        SCOPED(struct model *, model_free)
+        model = sums_model(&it, "cpu", (struct precisions){"float32", "float32", NULL}, true);
         const struct parameter_table *table = &model->weights->base.table;
         const struct transformer *text = &model->weights->text;
         int64_t end = 0;
@@ -51,7 +55,7 @@ TEST(buckets_cover_the_table_and_a_block_is_one) {
             for (int b = 0; b < text->block_count; b++) // all matrices of a block or none
                 assert_int_equal(text->blocks[b].qkv.offset == bucket->offset,
                                  text->blocks[b].down.offset >= bucket->offset && text->blocks[b].down.offset < end);
-            streamed += bucket->streamed;
+            streamed += bucket->use != BUCKET_ANY_TIME;
         }
         assert_int_equal(end, table->elements);
         const bool tied = !model->weights->lm_head.count;
@@ -102,17 +106,18 @@ static uint32_t sums_added(enum element type, float a, float b) {
 }
 
 // Three leaves one after another, and each of them alone in a model of its own, whose sum has all of its bits.
-static void expect_sums_of_leaves(const char *name, const char *device, const char *precision,
-                                  const char *sum_precision, bool vision) {
+static void expect_sums_of_leaves(const char *name, const char *device, struct precisions precisions, bool vision) {
     static const int order[] = {1, 0, 2, 0};
     SCOPED(struct model_case, case_close) it = case_open(name);
+    struct precisions exact = precisions;
+    exact.sums = "float32";
     struct buf alone[3];
     for (int leaf = 0; leaf < 3; leaf++) {
-        SCOPED(struct model *, model_free) model = sums_model(&it, device, precision, "float32", vision);
+        SCOPED(struct model *, model_free) model = sums_model(&it, device, exact, vision);
         leaf_accumulate(&it, model, leaf);
         alone[leaf] = sums_take(&it, model);
     }
-    SCOPED(struct model *, model_free) model = sums_model(&it, device, precision, sum_precision, vision);
+    SCOPED(struct model *, model_free) model = sums_model(&it, device, precisions, vision);
     const struct param_array *sums = sums_of(model);
     SCOPED(struct buf, buf_release) got = {0};
     for (size_t leaf = 0; leaf < sizeof order / sizeof *order; leaf++) leaf_accumulate(&it, model, order[leaf]);
@@ -145,21 +150,25 @@ static void expect_sums_of_leaves(const char *name, const char *device, const ch
 
 TEST(a_step_is_the_sum_of_its_leaves_to_the_bit) {
     for (int c = 0; c < CASES; c++) {
-        expect_sums_of_leaves(case_names[c], "cpu", "float32", NULL, c != 1);
-        expect_sums_of_leaves(case_names[c], "cpu", "bfloat16", NULL, c != 2);
-        expect_sums_of_leaves(case_names[c], "cpu", c % 2 ? "float32" : "bfloat16", c % 2 ? "bfloat16" : "float32",
-                              true);
+        const char *one = c % 2 ? "float32" : "bfloat16", *other = c % 2 ? "bfloat16" : "float32";
+        expect_sums_of_leaves(case_names[c], "cpu", (struct precisions){"float32", "float32", NULL}, c != 1);
+        expect_sums_of_leaves(case_names[c], "cpu", (struct precisions){"float32", "bfloat16", NULL}, c != 2);
+        expect_sums_of_leaves(case_names[c], "cpu", (struct precisions){"float32", one, other}, true);
     }
     if (!case_emulator()) return;
-    expect_sums_of_leaves("even", "emulated", "float32", NULL, true);
-    if (EMULATOR_IS_FAST) expect_sums_of_leaves("pairs", "emulated", "bfloat16", "bfloat16", true);
-    if (EMULATOR_IS_FAST) expect_sums_of_leaves("clip", "emulated", "bfloat16", "float32", true);
+    expect_sums_of_leaves("even", "emulated", (struct precisions){"float32", "float32", NULL}, true);
+    expect_sums_of_leaves("even", "emulated", (struct precisions){"bfloat16", "bfloat16", NULL}, true);
+    if (!EMULATOR_IS_FAST) return;
+    expect_sums_of_leaves("pairs", "emulated", (struct precisions){"float32", "bfloat16", NULL}, true);
+    expect_sums_of_leaves("clip", "emulated", (struct precisions){"float32", "bfloat16", "float32"}, true);
+    expect_sums_of_leaves("clip", "emulated", (struct precisions){"bfloat16", "bfloat16", NULL}, false);
 }
 
 // After a step, and after a leaf that was given up, nothing is left of what was there before.
 TEST(a_step_begins_at_zero) {
     SCOPED(struct model_case, case_close) it = case_open("clip");
-    SCOPED(struct model *, model_free) model = sums_model(&it, "cpu", "bfloat16", NULL, true);
+    SCOPED(struct model *, model_free)
+    model = sums_model(&it, "cpu", (struct precisions){"float32", "bfloat16", NULL}, true);
     struct step_sums *sums = &model->trainer.optimizer.grads;
     const struct optimizer_options still = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8}; // with a rate of 0
     double norm;
@@ -184,7 +193,8 @@ TEST(a_step_begins_at_zero) {
 // Squares of pieces that begin and end at units, as any number of processes would have them.
 static void expect_norm_of_pieces(const char *device, const char *precision) {
     SCOPED(struct model_case, case_close) it = case_open("clip");
-    SCOPED(struct model *, model_free) model = sums_model(&it, device, precision, NULL, true);
+    SCOPED(struct model *, model_free)
+    model = sums_model(&it, device, (struct precisions){"float32", precision, NULL}, true);
     const struct param_array *sums = sums_of(model);
     double norm;
     leaf_accumulate(&it, model, 0);

@@ -123,7 +123,8 @@ static status classifier_load(struct classifier *classifier, const struct classi
         TRY(classifier_set(classifier, &weights->head_norm, ones));
     }
     return optimizer_init(&classifier->optimizer, classifier->backend, &weights->base.table,
-                          weights->base.table.range_count, ELEMENT_F32, ELEMENT_F32, ELEMENT_F32);
+                          weights->base.table.range_count, (struct gradient_types){type, ELEMENT_F32, ELEMENT_F32},
+                          ELEMENT_F32);
 }
 
 status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options) {

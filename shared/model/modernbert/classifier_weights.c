@@ -206,7 +206,7 @@ status classifier_weights_init(struct classifier_weights *weights, const struct 
         .norms = {"attn_norm", "mlp_norm"},
         .norm_bias = config->norm_bias,
         .first_unnormed = true,
-        .streamed = true,
+        .use = BUCKET_ONCE,
         .qkv = {{"attn.Wqkv"}, {3 * hidden}, hidden, config->attention_bias},
         .out = {{"attn.Wo"}, {hidden}, hidden, config->attention_bias},
         .gate_up = {{"mlp.Wi"}, {2 * mlp}, hidden, config->mlp_bias},
@@ -231,11 +231,11 @@ status classifier_weights_init(struct classifier_weights *weights, const struct 
     // First the matrices, then the vectors.
     parameter_table_single(table, &weights->embedding, PARAMETER_MATRIX, config->vocab_size, hidden,
                            "model.embeddings.tok_embeddings.weight");
-    parameter_table_close_bucket(table, true);
+    parameter_table_close_bucket(table, BUCKET_STREAMED);
     for (int i = 0; i < layers; i++) stack_add_block(table, &blocks[i], &shape, i, true);
     parameter_table_single(table, &weights->dense, PARAMETER_MATRIX, hidden, hidden, "head.dense.weight");
     parameter_table_single(table, &weights->classifier, PARAMETER_MATRIX, labels, hidden, "classifier.weight");
-    parameter_table_close_bucket(table, true);
+    parameter_table_close_bucket(table, BUCKET_STREAMED);
     parameter_table_close_range(table, true, 0);
     classifier_add_norm(weights, &weights->embedding_norm, &weights->embedding_norm_bias, "model.embeddings.norm");
     for (int i = 0; i < layers; i++) stack_add_block(table, &blocks[i], &shape, i, false);

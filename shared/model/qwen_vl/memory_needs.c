@@ -163,8 +163,9 @@ status model_memory_needs(const char *model, const struct memory_request *reques
         memory_list_add(&list, "weights", request->borrows ? 0 : weights);
         memory_list_add(&list, "remainders of the weights", remainders);
         memory_list_add(&list, "sums of gradients", param_array_bytes(table, trained, sums, ELEMENT_F32));
-        memory_list_add(&list, request->parts > 1 ? "gradients of a part of a group" : "gradients of a group",
-                        step_sums_leaf_bytes(table, trained, grads));
+        memory_list_add(
+            &list, request->parts > 1 ? "gradients of a part of a group" : "gradients of a group",
+            step_sums_leaf_bytes(table, trained, (struct gradient_types){type, grads, sums}, !request->on_cpu));
         memory_list_add(&list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
         memory_list_add(&list, "reference", request->ema ? weights + remainders : 0);
     } else if (request->on_cpu) {

@@ -80,8 +80,8 @@ static status model_load(struct model *model) {
     struct backend *backend = model->backend;
     struct param_array *reference = &model->trainer.reference;
     const int ranges = table->range_count;
-    TRY(optimizer_init(&model->trainer.optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES, grads,
-                       sums, moments));
+    TRY(optimizer_init(&model->trainer.optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES,
+                       (struct gradient_types){type, grads, sums}, moments));
     if (!options->ema) return OK;
     TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0]));
     if (values->remainders) TRY(param_array_add_remainders(reference, backend));

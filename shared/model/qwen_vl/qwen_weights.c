@@ -277,7 +277,7 @@ static void qwen_add_text(struct qwen_weights *weights) {
         .prefix = "model.layers",
         .hidden_size = hidden,
         .norms = {"input_layernorm", "post_attention_layernorm"},
-        .streamed = true,
+        .use = BUCKET_ONCE,
         .qkv = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {query, key, key}, hidden, true},
         .out = {{"self_attn.o_proj"}, {hidden}, query, false},
         .gate_up = {{"mlp.gate_proj", "mlp.up_proj"}, {mlp, mlp}, hidden, false},
@@ -285,11 +285,11 @@ static void qwen_add_text(struct qwen_weights *weights) {
     };
     parameter_table_single(table, &weights->embedding, PARAMETER_MATRIX, text->vocab_size, hidden,
                            "model.embed_tokens.weight");
-    parameter_table_close_bucket(table, !text->tie_word_embeddings);
+    parameter_table_close_bucket(table, text->tie_word_embeddings ? BUCKET_ANY_TIME : BUCKET_STREAMED);
     for (int i = 0; i < text->num_hidden_layers; i++) stack_add_block(table, &weights->text.blocks[i], &shape, i, true);
     if (!text->tie_word_embeddings)
         parameter_table_single(table, &weights->lm_head, PARAMETER_MATRIX, text->vocab_size, hidden, "lm_head.weight");
-    parameter_table_close_bucket(table, true);
+    parameter_table_close_bucket(table, BUCKET_STREAMED);
     parameter_table_close_range(table, true, GROUP_TEXT);
     for (int i = 0; i < text->num_hidden_layers; i++)
         stack_add_block(table, &weights->text.blocks[i], &shape, i, false);
@@ -326,7 +326,7 @@ static void qwen_add_vision(struct qwen_weights *weights) {
     static_assert(sizeof convolution == sizeof patch_embed->shape, "a three-dimensional convolution has rank 5");
     patch_embed->rank = 5;
     memcpy(patch_embed->shape, convolution, sizeof convolution);
-    parameter_table_close_bucket(table, false);
+    parameter_table_close_bucket(table, BUCKET_ANY_TIME);
     for (int i = 0; i < vision->depth; i++) stack_add_block(table, &weights->vision.blocks[i], &shape, i, true);
     parameter_table_single(table, &weights->merger_fc1, PARAMETER_MATRIX, merged, merged, "visual.merger.mlp.0.weight");
     parameter_table_single(table, &weights->merger_fc2, PARAMETER_MATRIX, vision->out_hidden_size, merged,
