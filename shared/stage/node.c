@@ -357,6 +357,10 @@ const void *stage_options(const struct stage_context *context) {
     return context->options.values;
 }
 
+struct ranks *stage_ranks(struct stage_context *context) {
+    return context->ranks;
+}
+
 bool stage_in_pipeline(const struct stage_context *context) {
     return context->node != NULL;
 }

@@ -15,6 +15,7 @@ struct stage_context {
     struct group_store *store; // NULL without --store
     bool last;                 // no stage comes after it in its pipeline; also set under --stdio, where it may be so
     struct node *node;         // in a run; NULL under --stdio
+    struct ranks *ranks;       // that train with this process; NULL: it has none
     int64_t replica;           // which of the stage's processes this is, from 1; 0 under --stdio
     int64_t weights_version;   // of the weights in use, when they are optim's
     struct group **unfinished; // the stage has them when it is closed; freed afterwards

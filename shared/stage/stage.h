@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "shared/base/memory.h"
+#include "shared/base/ranks.h"
 #include "shared/base/status.h"
 #include "shared/config/stage_options.h"
 #include "shared/group/group.h"
@@ -116,6 +117,11 @@ struct stage {
     status (*serve_frames)(void *state, const char *key, int64_t offset, size_t size, struct buf *bytes, int64_t *total,
                            bool *found);
 
+    // Optim: runs a process of rank 1 or above, in which nothing else of this struct is called: follows rank 0 until
+    // that says that it is over. `options` as stage_options has them; a request to stop is rank 0's to answer. The
+    // runner frees the ranks. NULL: the stage has one process.
+    status (*follow)(const void *options, struct ranks *ranks);
+
     // Writes what is left to write and releases everything. Called once, also after a failure, and with NULL when open
     // failed early. NULL: nothing.
     status (*close)(void *state);
@@ -126,6 +132,10 @@ int stage_main(const struct stage *stage, int argc, char **argv);
 
 // The stage's options: the struct of its table, as struct rollout_options. Valid until close.
 const void *stage_options(const struct stage_context *context);
+
+// Optim: the processes that train with this one, which is rank 0; open since before `open`, and the runner's, which
+// frees them after close. NULL: this process trains alone.
+struct ranks *stage_ranks(struct stage_context *context);
 
 // True in a pipeline, false under --stdio.
 bool stage_in_pipeline(const struct stage_context *context);
