@@ -50,12 +50,27 @@ status ranks_begin(struct ranks *ranks, const struct rank_piece *sends, size_t s
     return OK;
 }
 
-status ranks_end(struct ranks *ranks, struct rank_exchange **exchange) {
+static status rank_exchange_end(struct ranks *ranks, struct rank_exchange **exchange, bool patient) {
     if (!*exchange) return OK;
-    status result = ranks->calls->end(ranks, *exchange);
+    status result = ranks->calls->end(ranks, *exchange, patient);
+    ranks->failed = ranks->failed || result != OK;
     for (int rank = 0; rank < ranks->count; rank++) ranks->sent += (*exchange)->sends[rank].done;
     free(*exchange);
     *exchange = NULL;
+    return result;
+}
+
+status ranks_end(struct ranks *ranks, struct rank_exchange **exchange) {
+    return rank_exchange_end(ranks, exchange, false);
+}
+
+status ranks_await(struct ranks *ranks, struct rank_exchange **exchange) {
+    return rank_exchange_end(ranks, exchange, true);
+}
+
+status ranks_fail(struct ranks *ranks, status result) {
+    if (!ranks->failed) ranks->calls->fail(ranks, result, fail_text());
+    ranks->failed = true;
     return result;
 }
 
@@ -115,6 +130,10 @@ void rank_exchange_add(struct rank_exchange **list, struct rank_exchange *exchan
 struct rank_exchange *rank_exchange_find(struct rank_exchange *list, uint64_t number) {
     while (list && list->number != number) list = list->next;
     return list;
+}
+
+status rank_failure(uint64_t code) {
+    return code == DATAERR || code == BUG ? (status)code : UNAVAILABLE;
 }
 
 void rank_exchange_remove(struct rank_exchange **list, const struct rank_exchange *exchange) {

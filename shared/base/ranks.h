@@ -10,8 +10,9 @@
 // received. Every exchange is ended, also after a failure.
 //
 // Errors: UNAVAILABLE when another rank is gone, hangs or has failed, BUG when ranks disagree about an exchange or a
-// rank breaks the protocol. The text names the rank. A failure is final: one rank's end is the end of all. The others
-// are told, and every exchange that is not complete fails. What its pieces receive is then undefined.
+// rank breaks the protocol; what another one has said in ranks_fail. The text names the rank. A failure is final: one
+// rank's end is the end of all. The others are told, and every exchange that is not complete fails. What its pieces
+// receive is then undefined.
 //
 // Threads: the calls for one struct ranks come from one thread at a time.
 #pragma once
@@ -36,6 +37,7 @@ struct ranks {
     int own, count;
     uint64_t begun; // exchanges
     uint64_t sent;  // bytes of pieces that this rank has sent, in the exchanges that were ended
+    bool failed;    // an exchange has failed, or this rank: nothing can be exchanged any more
 };
 
 // Begins to send and to receive, and does not wait. BUG when a piece names no rank; then nothing has begun.
@@ -45,6 +47,13 @@ status ranks_begin(struct ranks *ranks, const struct rank_piece *sends, size_t s
 // Waits until everything has been received and the others have everything that was sent, frees the exchange and sets
 // *exchange to NULL. NULL is fine.
 status ranks_end(struct ranks *ranks, struct rank_exchange **exchange);
+
+// As ranks_end, however long the others take before they begin: a rank whose process runs is not given up.
+status ranks_await(struct ranks *ranks, struct rank_exchange **exchange);
+
+// This rank cannot go on, for the reason in fail_text(), which stays: what the others wait for, or will, fails with
+// `result` if that is DATAERR or BUG, else with UNAVAILABLE. Does nothing after a failure. Returns `result`.
+status ranks_fail(struct ranks *ranks, status result);
 
 // all[r] = the `bytes` bytes that rank r has at all[r], for every r; waits for all, so it is a barrier. It is an
 // exchange like others. For small things: ids, hashes, sums of squares.
@@ -72,9 +81,10 @@ struct rank_exchange {
 };
 
 struct ranks_calls {
-    // The exchange stays the implementation's until `end` returns.
+    // The exchange stays the implementation's until `end` returns. `patient`: as ranks_await.
     void (*begin)(struct ranks *ranks, struct rank_exchange *exchange);
-    status (*end)(struct ranks *ranks, struct rank_exchange *exchange);
+    status (*end)(struct ranks *ranks, struct rank_exchange *exchange, bool patient);
+    void (*fail)(struct ranks *ranks, status code, const char *text); // does not wait
     void (*free)(struct ranks *ranks); // also of `ranks` itself; no exchange is under way
 };
 
@@ -92,6 +102,9 @@ void rank_exchange_add(struct rank_exchange **list, struct rank_exchange *exchan
 
 // Returns the exchange of a list with that number. NULL: there is none.
 struct rank_exchange *rank_exchange_find(struct rank_exchange *list, uint64_t number);
+
+// Returns what the others fail with when a rank has failed with `code`.
+status rank_failure(uint64_t code);
 
 // Takes an exchange out of its list.
 void rank_exchange_remove(struct rank_exchange **list, const struct rank_exchange *exchange);

@@ -77,6 +77,7 @@ struct ranks_link {
     struct link_peer *peers;                   // one a rank
     int joined;                                // the own rank included
     struct rank_exchange *exchanges, *awaited; // under way; the one that the caller waits for
+    bool patient;                              // while its rank's process runs
     uint64_t announced;                        // exchanges that the others know of
     int64_t ticked_at, now;                    // milliseconds
     int64_t joining_ms, parting_ms;            // that ranks were waited for, until they came or left
@@ -84,6 +85,8 @@ struct ranks_link {
     bool closed;                               // the transport is freed
     status failure;
     char text[MAX_LINK_TEXT + 1];
+    status given_up; // by the caller, which the thread has yet to tell the others; and why
+    char reason[MAX_LINK_TEXT + 1];
     char refused[MAX_LINK_TEXT + 1]; // why the last one was that did not join
 };
 
@@ -267,7 +270,7 @@ static const char *ranks_link_on_message(struct ranks_link *link, struct link_pe
         return NULL;
     case LINK_BYE:
         if (frames->bulk_size) // the answer is this rank's own BYE, for which the other one waits before it closes
-            ranks_link_fail(link, head->number == BUG ? BUG : UNAVAILABLE, "rank %d has failed: %.*s", peer->rank,
+            ranks_link_fail(link, rank_failure(head->number), "rank %d has failed: %.*s", peer->rank,
                             (int)(frames->bulk_size < MAX_LINK_TEXT ? frames->bulk_size : MAX_LINK_TEXT),
                             (const char *)frames->bulk);
         peer->left = true;
@@ -335,7 +338,8 @@ static void ranks_link_tick(struct ranks_link *link) {
         // A rank that waits for others itself is blamed after twice the time: by then it has named the culprit.
         const bool silent = link->now - peer->heard_at > SILENT_MS;
         const int64_t counted = peer->waits && !silent ? step / 2 : step;
-        peer->waited_ms = awaited && rank_exchange_awaits(awaited, rank) ? peer->waited_ms + counted : 0;
+        const bool counts = awaited && rank_exchange_awaits(awaited, rank) && (silent || !link->patient);
+        peer->waited_ms = counts ? peer->waited_ms + counted : 0;
         if (!awaited || peer->waited_ms <= link->timeout_ms) continue;
         const struct rank_stream *receive = &awaited->receives[rank], *send = &awaited->sends[rank];
         ranks_link_fail(
@@ -362,6 +366,7 @@ static void *ranks_link_run(void *argument) {
         if (result != OK) ranks_link_fail(link, result, "%s", fail_text());
         if (event.kind == TRANSPORT_READABLE) (void)eventfd_read(link->wakeup, &count);
         if (event.kind == TRANSPORT_MESSAGE) ranks_link_on_event(link, &event);
+        if (link->given_up != OK) ranks_link_fail(link, link->given_up, "%s", link->reason);
         if (link->failure == OK) ranks_link_send_ready(link);
         if (link->now >= due) ranks_link_tick(link);
         bool alone = true;
@@ -402,16 +407,26 @@ static void ranks_link_begin(struct ranks *ranks, struct rank_exchange *exchange
     ranks_link_wake(link);
 }
 
-static status ranks_link_end(struct ranks *ranks, struct rank_exchange *exchange) {
+static status ranks_link_end(struct ranks *ranks, struct rank_exchange *exchange, bool patient) {
     struct ranks_link *link = ranks_link_of(ranks);
     pthread_mutex_lock(&link->lock);
     link->awaited = exchange;
+    link->patient = patient;
     while (!ranks_link_complete(link, exchange) && !link->closed) pthread_cond_wait(&link->changed, &link->lock);
     link->awaited = NULL;
     status result = ranks_link_complete(link, exchange) ? OK : fail(link->failure, "%s", link->text);
     rank_exchange_remove(&link->exchanges, exchange);
     pthread_mutex_unlock(&link->lock);
     return result;
+}
+
+static void ranks_link_give_up(struct ranks *ranks, status code, const char *text) {
+    struct ranks_link *link = ranks_link_of(ranks);
+    pthread_mutex_lock(&link->lock);
+    snprintf(link->reason, sizeof link->reason, "%s", text);
+    link->given_up = code;
+    pthread_mutex_unlock(&link->lock);
+    ranks_link_wake(link);
 }
 
 static void ranks_link_free(struct ranks *ranks) {
@@ -435,7 +450,8 @@ static void ranks_link_free(struct ranks *ranks) {
 }
 
 status ranks_link_open(struct ranks **out, const struct ranks_link_options *options) {
-    static const struct ranks_calls calls = {.begin = ranks_link_begin, .end = ranks_link_end, .free = ranks_link_free};
+    static const struct ranks_calls calls = {
+        .begin = ranks_link_begin, .end = ranks_link_end, .fail = ranks_link_give_up, .free = ranks_link_free};
     struct transport *transport;
     struct ranks_link *link;
     status result;

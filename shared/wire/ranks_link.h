@@ -8,8 +8,8 @@
 // How a rank is missed, by all others:
 // - it dies: its connections close, which is noticed within a few hundred milliseconds;
 // - its machine is gone: TCP gives up after 10 s (transport.h);
-// - it hangs or is stopped: `timeout` after a caller began to wait for it. Time in which this process itself was
-//   stopped does not count;
+// - it hangs or is stopped: `timeout` after a caller began to wait for it; in ranks_await, after its process has been
+//   silent for so long. Time in which this process itself was stopped does not count;
 // - it fails or leaves: it says so.
 // After a failure ranks_end returns as soon as nothing reads what was sent any more, within three seconds.
 #pragma once

@@ -21,7 +21,7 @@ struct memory_hub {
     pthread_cond_t changed;
     int count, left;
     status failure;
-    char text[256];
+    char text[500];
     struct memory_rank *ranks[];
 };
 
@@ -67,9 +67,10 @@ static void memory_meet(struct memory_rank *own, struct rank_exchange *exchange,
     pthread_cond_broadcast(&hub->changed);
 }
 
-static status memory_end(struct ranks *ranks, struct rank_exchange *exchange) {
+static status memory_end(struct ranks *ranks, struct rank_exchange *exchange, bool patient) {
     struct memory_rank *own = (struct memory_rank *)ranks;
     struct memory_hub *hub = own->hub;
+    (void)patient; // there is no timeout
     pthread_mutex_lock(&hub->lock);
     bool awaits = true;
     for (;;) {
@@ -88,6 +89,15 @@ static status memory_end(struct ranks *ranks, struct rank_exchange *exchange) {
     return result;
 }
 
+static void memory_fail(struct ranks *ranks, status code, const char *text) {
+    struct memory_hub *hub = ((struct memory_rank *)ranks)->hub;
+    pthread_mutex_lock(&hub->lock);
+    if (hub->failure == OK) snprintf(hub->text, sizeof hub->text, "rank %d has failed: %s", ranks->own, text);
+    if (hub->failure == OK) hub->failure = rank_failure(code);
+    pthread_cond_broadcast(&hub->changed);
+    pthread_mutex_unlock(&hub->lock);
+}
+
 static void memory_free(struct ranks *ranks) {
     struct memory_rank *own = (struct memory_rank *)ranks;
     struct memory_hub *hub = own->hub;
@@ -104,7 +114,8 @@ static void memory_free(struct ranks *ranks) {
 }
 
 void ranks_memory_open(int count, struct ranks **out) {
-    static const struct ranks_calls calls = {.begin = memory_begin, .end = memory_end, .free = memory_free};
+    static const struct ranks_calls calls = {
+        .begin = memory_begin, .end = memory_end, .fail = memory_fail, .free = memory_free};
     struct memory_hub *hub;
     mem_new(&hub, 1, sizeof *hub + (size_t)count * sizeof(void *));
     pthread_mutex_init(&hub->lock, NULL);

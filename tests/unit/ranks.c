@@ -283,6 +283,60 @@ TEST(a_rank_that_hangs_is_named_though_it_answers) {
     assert_text(1, UNAVAILABLE, "rank 0 has failed: rank 1 has done nothing for 2 s");
 }
 
+// Rank 0 awaits the others, who come late: all of them, or never.
+static status await_late(struct ranks *ranks, void *context) {
+    struct rank_exchange *exchange;
+    char out = (char)(1 + ranks->own), in[3] = {0};
+    const struct rank_piece send = {0, &out, 1}, receives[] = {{1, &in[1], 1}, {2, &in[2], 1}};
+    if (ranks->own) usleep(*(const unsigned *)context);
+    TRY(ranks_begin(ranks, &send, ranks->own != 0, receives, ranks->own ? 0 : 2, &exchange));
+    const status result = ranks->own ? ranks_end(ranks, &exchange) : ranks_await(ranks, &exchange);
+    HOLDS(!exchange && ranks->failed == (result != OK));
+    HOLDS(result != OK || ranks->own || (in[1] == 2 && in[2] == 3));
+    return result;
+}
+
+TEST(a_rank_is_awaited_however_late_it_comes) {
+    for (enum kind kind = IN_MEMORY; kind < KINDS; kind++) {
+        SCOPED(struct crew, crew_release) crew;
+        struct outcome out[MOST] = {0};
+        unsigned late = 1600000;
+        crew_make(&crew, kind, 3);
+        for (int rank = 0; rank < 3; rank++) crew.timeout[rank] = 1;
+        run_threads(&crew, await_late, &late, out);
+        for (int rank = 0; rank < 3; rank++) {
+            if (out[rank].result != OK) print_error("kind %d, rank %d: %s\n", (int)kind, rank, out[rank].text);
+            assert_int_equal(out[rank].result, OK);
+        }
+    }
+}
+
+TEST(a_rank_that_is_awaited_is_missed_when_it_is_stopped_or_killed) {
+    static const struct {
+        int signal;
+        double before;
+        const char *text;
+    } cases[] = {{SIGSTOP, 6, "rank 2 has done nothing for 2 s"}, {SIGKILL, 1, "rank 2 is gone"}};
+    for (size_t i = 0; i < 2; i++) {
+        SCOPED(struct crew, crew_release) crew;
+        unsigned late = 60000000;
+        crew_make(&crew, OVER_IPC, 3);
+        for (int rank = 0; rank < 3; rank++) crew.timeout[rank] = 1.5;
+        processes_start(&crew, 3, await_late, &late);
+        usleep(500000);
+        const double begun = clock_monotonic();
+        assert_int_equal(kill(processes[2], cases[i].signal), 0);
+        assert_int_equal(waitpid(processes[0], NULL, 0), processes[0]);
+        assert_text(0, UNAVAILABLE, cases[i].text);
+        if (cases[i].signal == SIGSTOP) assert_text(0, UNAVAILABLE, "its process is silent");
+        assert_true(outcomes[0].at - begun < cases[i].before);
+        for (int rank = 1; rank < 3; rank++) {
+            kill(processes[rank], SIGKILL);
+            assert_int_equal(waitpid(processes[rank], NULL, 0), processes[rank]);
+        }
+    }
+}
+
 // Rank 2 waits for rank 0, which waits for rank 1, which hangs.
 static status wait_in_a_row(struct ranks *ranks, void *context) {
     struct rank_exchange *exchanges[2];
@@ -641,6 +695,48 @@ TEST(ranks_that_disagree_about_a_size_fail_and_say_so) {
                 if (out[rank].result != BUG || !strstr(out[rank].text, text))
                     print_error("kind %d, case %zu, rank %d: %s\n", (int)kind, i, rank, out[rank].text);
                 assert_int_equal(out[rank].result, BUG);
+                assert_non_null(strstr(out[rank].text, text));
+            }
+        }
+}
+
+// *context: the status with which rank 1 fails, between two exchanges. What it says afterwards counts for nothing.
+static status give_up(struct ranks *ranks, void *context) {
+    const status *code = context;
+    char all[MOST] = {0};
+    TRY(ranks_gather(ranks, all, 1));
+    HOLDS(!ranks->failed);
+    if (ranks->own != 1) {
+        const status result = ranks_gather(ranks, all, 1);
+        HOLDS(result != OK && ranks->failed);
+        char first[400];
+        snprintf(first, sizeof first, "%s", fail_text());
+        HOLDS(ranks_fail(ranks, fail(DATAERR, "too late")) == DATAERR);
+        HOLDS(ranks_gather(ranks, all, 1) == result && !strcmp(fail_text(), first));
+        return result;
+    }
+    HOLDS(ranks_fail(ranks, fail(*code, "the reason")) == *code && ranks->failed);
+    HOLDS(!strcmp(fail_text(), "the reason"));
+    HOLDS(ranks_fail(ranks, fail(USAGE, "another cause")) == USAGE);
+    HOLDS(ranks_gather(ranks, all, 1) != OK && strstr(fail_text(), "the reason"));
+    return fail(*code, "the reason");
+}
+
+TEST(a_rank_that_gives_up_tells_the_others_why) {
+    static status codes[] = {DATAERR, BUG, UNAVAILABLE, BAD_SAMPLE},
+                  others[] = {DATAERR, BUG, UNAVAILABLE, UNAVAILABLE};
+    for (enum kind kind = IN_MEMORY; kind < KINDS; kind++)
+        for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+            SCOPED(struct crew, crew_release) crew;
+            struct outcome out[MOST] = {0};
+            crew_make(&crew, kind, 3);
+            run_threads(&crew, give_up, &codes[i], out);
+            for (int rank = 0; rank < 3; rank++) {
+                const status want = rank == 1 ? codes[i] : others[i];
+                const char *text = rank == 1 ? "the reason" : "rank 1 has failed: the reason";
+                if (out[rank].result != want || !strstr(out[rank].text, text))
+                    print_error("kind %d, case %zu, rank %d: %s\n", (int)kind, i, rank, out[rank].text);
+                assert_int_equal(out[rank].result, want);
                 assert_non_null(strstr(out[rank].text, text));
             }
         }
