@@ -11,6 +11,7 @@
 #include "shared/base/status.h"
 
 struct model;
+struct ranks; // shared/base/ranks.h
 
 struct model_options {
     const char *device;    // NULL: the best one
@@ -28,6 +29,9 @@ struct model_options {
     // The weights come with the first model_swap or model_reset: until then none are loaded, and nothing that needs
     // them may be called. Those of the directory are only checked for being there. Not for training.
     bool no_weights;
+    // training: the ranks that train this model together (see "training" below); NULL, or one: this process alone. The
+    // caller frees them after the model, and uses them only between calls in which all ranks take part.
+    struct ranks *ranks;
 };
 
 // What a model needs of the memory of its device, by item. `training`, `train_vision`, `ema` and the precisions are as
@@ -43,6 +47,7 @@ struct memory_request {
     int64_t prompt_tokens, group_size, new_tokens; // of the largest group
     int64_t parts;                                 // training: in which a group is computed one after another; 0 is 1
     int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most
+    int ranks;                // training: that train together, of which the needs are those of one; 0 is 1
 };
 
 // An item of what a model needs of its device's memory.
@@ -238,6 +243,13 @@ const struct generated *generator_pop(struct generator *generator, void **tag, i
 
 // ---- training ----
 
+// Ranks that train a model together have the same bits as one process that adds the same leaves in the same order: turn
+// after turn, and in a turn in the order of the ranks. Each has the whole policy and reference; the work on what else
+// training keeps is divided between them. All of them call model_turn, model_step, model_update_ema, model_save,
+// model_save_state and model_load_state, in the same order and with the same arguments, and wait for each other there.
+// Every other function is of one rank alone. A failure is final for all: another rank gets UNAVAILABLE, which names the
+// one that is missing, and then the model can only be freed.
+
 // A completion and what the loss needs of it.
 struct train_completion {
     struct model_completion completion;
@@ -270,6 +282,11 @@ struct train_result {
     int64_t prompt_tokens;
 };
 
+// Begins a turn, in which the ranks below `sources` have a leaf, 1 <= sources <= ranks. One with a leaf calls
+// model_accumulate next, once, also for a leaf without gradient; one without takes part inside this call. Does nothing
+// without ranks. BUG when sources is out of range, or when the leaf of the turn before is missing.
+status model_turn(struct model *model, int sources);
+
 // Adds the gradient of `weight` times the group's loss, or of a part of the group, to the sums of the step: forward,
 // loss, backward. The sums depend on the order of the calls in their last bits (step_sums.h). BAD_SAMPLE as in
 // model_check; DATAERR: the loss or a log-probability is not finite; BUG unless the model was opened for training, here
@@ -289,6 +306,7 @@ struct optimizer_options {
 status model_step(struct model *model, const struct optimizer_options *options, double *norm);
 
 // Writes the gradients so far (before clipping), float32, under the checkpoint's tensor names, to a safetensors file.
+// USAGE with ranks: none has all of them.
 status model_save_grads(struct model *model, const char *path);
 
 // reference = decay * reference + (1 - decay) * weights, in float32. BUG unless the model was opened with `ema`.

@@ -289,6 +289,13 @@ status model_load_stored(struct model *model, const char *path, const char *pref
 
 // ---- training ----
 
+status model_turn(struct model *model, int sources) {
+    if (!model->options.training) return fail(BUG, "the model was not opened for training");
+    if (model->options.ranks) return fail(USAGE, "several ranks cannot train a model yet"); // model_open
+    (void)sources;
+    return OK;
+}
+
 // A step without any medium leaves the vision tower and its moments as they are.
 status model_step(struct model *model, const struct optimizer_options *options, double *norm) {
     struct trainer *trainer = &model->trainer;
