@@ -92,6 +92,12 @@ status parameter_table_finish(struct parameter_table *table, const double *numbe
     return OK;
 }
 
+size_t parameter_table_buckets(const struct parameter_table *table, int ranges) {
+    size_t count = 0;
+    while (count < table->bucket_count && table->buckets[count].range < ranges) count++;
+    return count;
+}
+
 struct stored_tensor parameter_stored(const struct parameter *parameter, const char *name, enum element type) {
     struct stored_tensor tensor = {.name = name, .type = type, .rank = parameter->rank};
     static_assert(sizeof parameter->shape <= sizeof tensor.shape, "a parameter's shape can be stored");
@@ -218,8 +224,8 @@ struct tensor param_range(const struct param_array *array, int range) {
     return param_array_slice(array, array->table->ranges[range].offset, array->table->ranges[range].count);
 }
 
-struct tensor param_bucket(const struct param_array *array, const struct parameter_bucket *bucket) {
-    return param_array_slice(array, bucket->offset, bucket->count);
+struct tensor param_slice(const struct param_array *array, struct param_piece piece) {
+    return param_array_slice(array, piece.first, piece.end - piece.first);
 }
 
 struct tensor param_remainders(const struct param_array *array, struct tensor values) {

@@ -108,6 +108,9 @@ void parameter_table_close_range(struct parameter_table *table, bool decay, int 
 status parameter_table_finish(struct parameter_table *table, const double *numbers, size_t count, const bool *layers,
                               int layer_count);
 
+// Returns the number of the buckets of the first `ranges` ranges.
+size_t parameter_table_buckets(const struct parameter_table *table, int ranges);
+
 // Finds every parameter of the table in a store, under its name or its alias: found[i] for list[i], NULL for an
 // ignored one. DATAERR names a tensor that is missing, has another shape, or is neither a parameter nor ignored.
 status parameter_table_match(const struct parameter_table *table, const struct safetensors *store,
@@ -168,8 +171,8 @@ struct tensor param_tensor(const struct param_array *array, const struct fused_p
 // The values of a range of the table as one row; none if there is no array.
 struct tensor param_range(const struct param_array *array, int range);
 
-// The values of a bucket of the table as one row; it is one of the array's ranges.
-struct tensor param_bucket(const struct param_array *array, const struct parameter_bucket *bucket);
+// The values of a piece of one range of the table as one row; none if there is no array.
+struct tensor param_slice(const struct param_array *array, struct param_piece piece);
 
 // The remainders of values of the array; none if its numbers are no pairs.
 struct tensor param_remainders(const struct param_array *array, struct tensor values);

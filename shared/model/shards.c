@@ -1,5 +1,9 @@
 #include "shared/model/shards.h"
 
+#include <stdlib.h>
+
+#include "shared/base/memory.h"
+
 enum { SHARD_ALIGNMENT = 64 };
 
 int64_t shard_unit(int64_t elements) {
@@ -7,11 +11,113 @@ int64_t shard_unit(int64_t elements) {
     return (elements + most - 1) / most * SHARD_ALIGNMENT;
 }
 
-status shard_add_squares(struct backend *backend, const struct param_array *array,
-                         const struct parameter_bucket *bucket, double *squares) {
-    double sums[SHARD_UNITS];
-    const int64_t unit = shard_unit(bucket->count);
-    TRY(backend->ops->square_sums(backend, sums, param_bucket(array, bucket), unit));
-    for (int64_t u = 0; u * unit < bucket->count; u++) *squares += sums[u];
-    return OK;
+// elements / unit, rounded up.
+static int64_t shard_units(int64_t elements, int64_t unit) {
+    return (elements + unit - 1) / unit;
+}
+
+struct param_piece shard_piece(const struct parameter_bucket *bucket, int rank, int count) {
+    const int64_t unit = shard_unit(bucket->count), units = shard_units(bucket->count, unit);
+    const int64_t first = units * rank / count * unit, end = units * (rank + 1) / count * unit;
+    return (struct param_piece){bucket->offset + first, bucket->offset + (end < bucket->count ? end : bucket->count)};
+}
+
+int64_t shard_most(const struct parameter_bucket *bucket, int count) {
+    const int64_t unit = shard_unit(bucket->count), most = shard_units(shard_units(bucket->count, unit), count) * unit;
+    return most < bucket->count ? most : bucket->count;
+}
+
+struct param_piece shard_own(const struct parameter_bucket *bucket, const struct ranks *ranks) {
+    return ranks ? shard_piece(bucket, ranks->own, ranks->count) : shard_piece(bucket, 0, 1);
+}
+
+status shard_square_sum(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks,
+                        double *sum) {
+    const int count = ranks ? ranks->count : 1, own = ranks ? ranks->own : 0;
+    const size_t piece_count = buckets * (size_t)count;
+    struct rank_piece *sends, *receives;
+    struct rank_exchange *exchange = NULL;
+    double *squares; // of all units
+    size_t units = 0, at = 0;
+    status result = OK;
+    for (size_t b = 0; b < buckets; b++) {
+        const int64_t elements = array->table->buckets[b].count;
+        units += (size_t)shard_units(elements, shard_unit(elements));
+    }
+    NEW(&squares, units);
+    NEW(&sends, 2 * piece_count);
+    receives = sends + piece_count;
+    for (size_t b = 0; b < buckets; b++) {
+        const struct parameter_bucket *bucket = &array->table->buckets[b];
+        const int64_t unit = shard_unit(bucket->count);
+        const size_t first = b * (size_t)count;
+        for (int rank = 0; rank < count; rank++) {
+            const struct param_piece piece = shard_piece(bucket, rank, count);
+            const size_t piece_units = (size_t)shard_units(piece.end - piece.first, unit);
+            receives[first + (size_t)rank] = (struct rank_piece){rank, squares + at, piece_units * sizeof *squares};
+            if (rank == own && piece_units)
+                TRY_TO(result, done, backend->ops->square_sums(backend, squares + at, param_slice(array, piece), unit));
+            at += piece_units;
+        }
+        for (int rank = 0; rank < count; rank++) {
+            sends[first + (size_t)rank] = receives[first + (size_t)own];
+            sends[first + (size_t)rank].rank = rank;
+        }
+    }
+    if (ranks) TRY_TO(result, done, ranks_begin(ranks, sends, piece_count, receives, piece_count, &exchange));
+    if (ranks) TRY_TO(result, done, ranks_end(ranks, &exchange));
+    *sum = 0;
+    for (size_t u = 0; u < units; u++) *sum += squares[u];
+done:
+    free(sends);
+    free(squares);
+    return result;
+}
+
+status shard_gather(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks) {
+    if (!ranks) return OK;
+    const struct operations *ops = backend->ops;
+    struct rank_piece *sends, *receives;
+    size_t largest = 0;
+    char *values;
+    status result = OK;
+    for (size_t b = 0; b < buckets; b++) {
+        const struct parameter_bucket *bucket = &array->table->buckets[b];
+        const size_t bytes = (size_t)bucket->count * element_size(array->types[bucket->range]);
+        if (bytes > largest) largest = bytes;
+    }
+    TRY(mem_new_large(&values, largest, 1));
+    NEW(&sends, 2 * (size_t)ranks->count);
+    receives = sends + ranks->count;
+    for (size_t b = 0; b < buckets; b++) {
+        const struct parameter_bucket *bucket = &array->table->buckets[b];
+        const enum element type = array->types[bucket->range];
+        const size_t size = element_size(type);
+        const struct param_piece own = shard_own(bucket, ranks);
+        struct rank_exchange *exchange;
+        for (int rank = 0; rank < ranks->count; rank++) {
+            const struct param_piece piece = shard_piece(bucket, rank, ranks->count);
+            receives[rank] = (struct rank_piece){rank, values + (size_t)(piece.first - bucket->offset) * size,
+                                                 (size_t)(piece.end - piece.first) * size};
+        }
+        for (int rank = 0; rank < ranks->count; rank++) {
+            sends[rank] = receives[ranks->own];
+            sends[rank].rank = rank;
+        }
+        if (own.first < own.end)
+            TRY_TO(result, done, ops->download(backend, receives[ranks->own].data, type, param_slice(array, own)));
+        TRY_TO(result, done,
+               ranks_begin(ranks, sends, (size_t)ranks->count, receives, (size_t)ranks->count, &exchange));
+        TRY_TO(result, done, ranks_end(ranks, &exchange));
+        const struct param_piece others[] = {{bucket->offset, own.first}, {own.end, bucket->offset + bucket->count}};
+        for (int i = 0; i < 2; i++)
+            if (others[i].first < others[i].end)
+                TRY_TO(result, done,
+                       ops->upload(backend, param_slice(array, others[i]),
+                                   values + (size_t)(others[i].first - bucket->offset) * size, type));
+    }
+done:
+    free(sends);
+    free(values);
+    return result;
 }

@@ -4,18 +4,29 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "shared/base/log.h"
+
 // A leaf's gradient of a bucket.
 struct leaf_bucket {
     struct tensor grad; // one row; of a bucket without memory of its own: its sums
     bool touched;       // it may differ from zero, and is not the sums
 };
 
-// The table's buckets that the sums have.
-static size_t step_sums_buckets(const struct parameter_table *table, int ranges) {
-    size_t count = 0;
-    while (count < table->bucket_count && table->buckets[count].range < ranges) count++;
-    return count;
-}
+// A bucket on its way.
+struct sum_exchange {
+    struct rank_exchange *exchange; // NULL: none
+    size_t bucket;
+    char *leaf, *received; // on the host: this rank's leaf; of every other leaf what this rank owns
+};
+
+struct sum_traffic {
+    size_t *order;                       // the buckets, as they are exchanged
+    size_t begun;                        // how many of them, of the present leaf
+    unsigned char *groups;               // of each rank's leaf, as step_sums_begin has them
+    struct sum_exchange two[2];          // one after the other
+    struct rank_piece *sends, *receives; // one for each rank
+    struct buffer *piece;                // of a leaf: what this rank owns of it
+};
 
 // Whether round(sum + leaf) is what a product does that is added to the sum.
 static bool step_sums_are_direct(struct gradient_types types, bool rounds_products) {
@@ -27,7 +38,7 @@ static bool step_sums_are_direct(struct gradient_types types, bool rounds_produc
 // have no place.
 static size_t step_sums_place(const struct parameter_table *table, int ranges, enum element matrices, bool direct,
                               struct leaf_bucket *out) {
-    const size_t count = step_sums_buckets(table, ranges);
+    const size_t count = parameter_table_buckets(table, ranges);
     size_t streamed = 0, end = 0;
     for (size_t i = 0; i < count; i++) {
         const struct parameter_bucket *bucket = &table->buckets[i];
@@ -50,18 +61,63 @@ size_t step_sums_leaf_bytes(const struct parameter_table *table, int ranges, str
     return step_sums_place(table, ranges, types.leaf, step_sums_are_direct(types, rounds_products), NULL);
 }
 
+// The bytes of a leaf's largest bucket, and the largest of what one of `count` ranks owns of a bucket.
+static size_t step_sums_largest(const struct parameter_table *table, int ranges, enum element matrices, int count,
+                                size_t *piece) {
+    size_t largest = 0;
+    *piece = 0;
+    for (size_t i = 0; i < parameter_table_buckets(table, ranges); i++) {
+        const struct parameter_bucket *bucket = &table->buckets[i];
+        const size_t size = element_size(table->ranges[bucket->range].decay ? matrices : ELEMENT_F32);
+        const size_t whole = (size_t)bucket->count * size, most = (size_t)shard_most(bucket, count) * size;
+        if (whole > largest) largest = whole;
+        if (most > *piece) *piece = most;
+    }
+    return largest;
+}
+
+size_t step_sums_traffic_bytes(const struct parameter_table *table, int ranges, struct gradient_types types, int count,
+                               size_t *device) {
+    const size_t largest = step_sums_largest(table, ranges, types.leaf, count, device);
+    return 2 * (largest + (size_t)(count - 1) * *device);
+}
+
 // Whether a leaf's gradient of a bucket has memory of its own.
 static bool step_sums_has_leaf(const struct step_sums *sums, size_t bucket) {
     return !sums->direct || sums->sums.table->buckets[bucket].use != BUCKET_ONCE;
 }
 
+// Makes what ranks need to exchange leaves.
+static status step_sums_connect(struct step_sums *sums, const struct parameter_table *table, int ranges,
+                                enum element matrices) {
+    const size_t buckets = parameter_table_buckets(table, ranges), count = (size_t)sums->ranks->count;
+    struct sum_traffic *traffic;
+    size_t at = 0, piece;
+    NEW(&sums->traffic, 1);
+    traffic = sums->traffic;
+    NEW(&traffic->order, buckets);
+    NEW(&traffic->groups, count);
+    NEW(&traffic->sends, count);
+    NEW(&traffic->receives, count);
+    for (size_t i = buckets; i-- > 0;)
+        if (table->buckets[i].use != BUCKET_ANY_TIME) traffic->order[at++] = i;
+    for (size_t i = 0; i < buckets; i++)
+        if (table->buckets[i].use == BUCKET_ANY_TIME) traffic->order[at++] = i;
+    const size_t largest = step_sums_largest(table, ranges, matrices, sums->ranks->count, &piece);
+    for (int i = 0; i < 2; i++) {
+        TRY(NEW_LARGE(&traffic->two[i].leaf, largest));
+        TRY(mem_new_large(&traffic->two[i].received, count - 1, piece));
+    }
+    return sums->backend->ops->buffer_new(sums->backend, piece, &traffic->piece);
+}
+
 status step_sums_init(struct step_sums *sums, struct backend *backend, const struct parameter_table *table, int ranges,
-                      struct gradient_types types) {
-    const size_t count = step_sums_buckets(table, ranges);
+                      struct gradient_types types, struct ranks *rank_list) {
+    const size_t count = parameter_table_buckets(table, ranges);
     struct backend_info info;
-    *sums = (struct step_sums){.backend = backend};
+    *sums = (struct step_sums){.backend = backend, .ranks = rank_list};
     TRY(backend->ops->info(backend, &info));
-    sums->direct = step_sums_are_direct(types, info.rounds_products);
+    sums->direct = !rank_list && step_sums_are_direct(types, info.rounds_products);
     NEW(&sums->buckets, count);
     const size_t bytes = step_sums_place(table, ranges, types.leaf, sums->direct, sums->buckets);
     TRY(param_array_init(&sums->sums, backend, table, ranges, types.sum, ELEMENT_F32));
@@ -70,13 +126,27 @@ status step_sums_init(struct step_sums *sums, struct backend *backend, const str
         if (step_sums_has_leaf(sums, i))
             sums->buckets[i].grad.buffer = sums->leaf;
         else
-            sums->buckets[i].grad = param_bucket(&sums->sums, &table->buckets[i]);
+            sums->buckets[i].grad = param_slice(&sums->sums, shard_own(&table->buckets[i], NULL));
     }
-    return OK;
+    return rank_list ? step_sums_connect(sums, table, ranges, types.leaf) : OK;
 }
 
 void step_sums_release(struct step_sums *sums) {
     if (!sums->backend) return;
+    struct sum_traffic *traffic = sums->traffic;
+    for (int i = 0; traffic && i < 2; i++) {
+        if (ranks_end(sums->ranks, &traffic->two[i].exchange) != OK) log_debug("%s", fail_text());
+        free(traffic->two[i].leaf);
+        free(traffic->two[i].received);
+    }
+    if (traffic) {
+        sums->backend->ops->buffer_free(sums->backend, &traffic->piece);
+        free(traffic->order);
+        free(traffic->groups);
+        free(traffic->sends);
+        free(traffic->receives);
+        free(traffic);
+    }
     param_array_release(&sums->sums, sums->backend);
     sums->backend->ops->buffer_free(sums->backend, &sums->leaf);
     free(sums->buckets);
@@ -100,10 +170,14 @@ static status step_sums_drop(struct step_sums *sums, size_t bucket) {
     return sums->backend->ops->zero(sums->backend, leaf->grad);
 }
 
-status step_sums_begin(struct step_sums *sums) {
-    const size_t count = step_sums_buckets(sums->sums.table, sums->sums.ranges);
+status step_sums_begin(struct step_sums *sums, int groups) {
+    const size_t count = parameter_table_buckets(sums->sums.table, sums->sums.ranges);
     for (size_t i = 0; i < count; i++) TRY(step_sums_drop(sums, i));
-    return OK;
+    if (!sums->ranks) return OK;
+    for (int i = 0; i < 2; i++) TRY(ranks_end(sums->ranks, &sums->traffic->two[i].exchange)); // of a leaf given up
+    sums->traffic->begun = 0;
+    sums->traffic->groups[sums->ranks->own] = (unsigned char)groups;
+    return ranks_gather(sums->ranks, sums->traffic->groups, 1);
 }
 
 struct tensor step_sums_grad(struct step_sums *sums, const struct fused_param *param) {
@@ -121,30 +195,92 @@ struct tensor step_sums_grad(struct step_sums *sums, const struct fused_param *p
     return tensor_reshape(row, param->rows, param->columns);
 }
 
+// Waits for a bucket that is on its way, or does nothing; sum = round(sum + leaf) of each rank's leaf, in their order.
+static status step_sums_arrive(struct step_sums *sums, struct sum_exchange *part) {
+    const struct operations *ops = sums->backend->ops;
+    const struct sum_traffic *traffic = sums->traffic;
+    const struct parameter_bucket *bucket = &sums->sums.table->buckets[part->bucket];
+    const int group = sums->sums.table->ranges[bucket->range].group;
+    const enum element type = sums->buckets[part->bucket].grad.type;
+    const struct param_piece own = shard_own(bucket, sums->ranks);
+    const size_t skipped = (size_t)(own.first - bucket->offset) * element_size(type);
+    const struct tensor piece = {traffic->piece, 0, type, 1, own.end - own.first, own.end - own.first};
+    const char *received = part->received;
+    if (!part->exchange) return OK;
+    TRY(ranks_end(sums->ranks, &part->exchange));
+    for (int rank = 0; rank < sums->ranks->count && piece.columns; rank++) {
+        if (traffic->groups[rank] <= group) continue;
+        const bool mine = rank == sums->ranks->own;
+        TRY(ops->upload(sums->backend, piece, mine ? part->leaf + skipped : received, type));
+        TRY(ops->add(sums->backend, param_slice(&sums->sums, own), piece));
+        if (!mine) received += (size_t)piece.columns * element_size(type);
+    }
+    return OK;
+}
+
+// Sends the next bucket's pieces of the leaf to their owners; meanwhile adds the bucket before it.
+static status step_sums_send(struct step_sums *sums) {
+    struct sum_traffic *traffic = sums->traffic;
+    const size_t number = traffic->order[traffic->begun], count = (size_t)sums->ranks->count;
+    const struct parameter_bucket *bucket = &sums->sums.table->buckets[number];
+    const int group = sums->sums.table->ranges[bucket->range].group;
+    const struct tensor grad = sums->buckets[number].grad;
+    const size_t size = element_size(grad.type);
+    const struct param_piece own = shard_own(bucket, sums->ranks);
+    struct sum_exchange *part = &traffic->two[traffic->begun % 2];
+    const bool sends = traffic->groups[sums->ranks->own] > group;
+    char *received = part->received;
+    assert(sends || !sums->buckets[number].touched);
+    if (sends) TRY(sums->backend->ops->download(sums->backend, part->leaf, grad.type, grad));
+    TRY(step_sums_drop(sums, number));
+    for (int rank = 0; rank < sums->ranks->count; rank++) {
+        const struct param_piece piece = shard_piece(bucket, rank, sums->ranks->count);
+        const bool receives = traffic->groups[rank] > group && rank != sums->ranks->own;
+        traffic->sends[rank] = (struct rank_piece){rank, part->leaf + (size_t)(piece.first - bucket->offset) * size,
+                                                   sends ? (size_t)(piece.end - piece.first) * size : 0};
+        traffic->receives[rank] =
+            (struct rank_piece){rank, received, receives ? (size_t)(own.end - own.first) * size : 0};
+        received += traffic->receives[rank].bytes;
+    }
+    part->bucket = number;
+    TRY(ranks_begin(sums->ranks, traffic->sends, count, traffic->receives, count, &part->exchange));
+    traffic->begun++;
+    return step_sums_arrive(sums, &traffic->two[traffic->begun % 2]);
+}
+
 // sum = round(sum + leaf), which begins at zero again.
 static status step_sums_add(struct step_sums *sums, size_t bucket) {
-    struct leaf_bucket *leaf = &sums->buckets[bucket];
+    const struct leaf_bucket *leaf = &sums->buckets[bucket];
     if (!leaf->touched) return OK;
-    TRY(sums->backend->ops->add(sums->backend, param_bucket(&sums->sums, &sums->sums.table->buckets[bucket]),
-                                leaf->grad));
+    const struct param_piece whole = shard_own(&sums->sums.table->buckets[bucket], NULL);
+    TRY(sums->backend->ops->add(sums->backend, param_slice(&sums->sums, whole), leaf->grad));
     return step_sums_drop(sums, bucket);
 }
 
 status step_sums_done(struct step_sums *sums, const struct fused_param *param) {
-    return step_sums_add(sums, step_sums_bucket_of(sums, param));
+    const size_t bucket = step_sums_bucket_of(sums, param);
+    if (!sums->ranks) return step_sums_add(sums, bucket);
+    assert(sums->traffic->begun < parameter_table_buckets(sums->sums.table, sums->sums.ranges));
+    if (bucket != sums->traffic->order[sums->traffic->begun])
+        return fail(BUG, "bucket %zu is complete before bucket %zu", bucket,
+                    sums->traffic->order[sums->traffic->begun]);
+    return step_sums_send(sums);
 }
 
 status step_sums_end(struct step_sums *sums) {
-    const size_t count = step_sums_buckets(sums->sums.table, sums->sums.ranges);
-    for (size_t i = 0; i < count; i++) TRY(step_sums_add(sums, i));
-    return OK;
+    const size_t count = parameter_table_buckets(sums->sums.table, sums->sums.ranges);
+    if (!sums->ranks) {
+        for (size_t i = 0; i < count; i++) TRY(step_sums_add(sums, i));
+        return OK;
+    }
+    while (sums->traffic->begun < count) TRY(step_sums_send(sums));
+    return step_sums_arrive(sums, &sums->traffic->two[(count - 1) % 2]);
 }
 
 status step_sums_norm(const struct step_sums *sums, double *norm) {
-    const struct parameter_table *table = sums->sums.table;
-    const size_t count = step_sums_buckets(table, sums->sums.ranges);
-    double squares = 0;
-    for (size_t i = 0; i < count; i++) TRY(shard_add_squares(sums->backend, &sums->sums, &table->buckets[i], &squares));
+    const size_t count = parameter_table_buckets(sums->sums.table, sums->sums.ranges);
+    double squares;
+    TRY(shard_square_sum(sums->backend, &sums->sums, count, sums->ranks, &squares));
     *norm = sqrt(squares);
     return isfinite(*norm) ? OK : fail(DATAERR, "the norm of the gradient is not finite");
 }

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -14,9 +16,9 @@ static const char state_tensors[] = "training.safetensors", state_counters[] = "
 // ---- optimizer ----
 
 status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
-                      int ranges, struct gradient_types grads, enum element moments) {
+                      int ranges, struct gradient_types grads, enum element moments, struct ranks *rank_list) {
     *optimizer = (struct optimizer){.backend = backend};
-    TRY(step_sums_init(&optimizer->grads, backend, table, ranges, grads));
+    TRY(step_sums_init(&optimizer->grads, backend, table, ranges, grads, rank_list));
     TRY(param_array_init(&optimizer->exp_avg, backend, table, ranges, moments, ELEMENT_F32));
     return param_array_init(&optimizer->exp_avg_sq, backend, table, ranges, moments, ELEMENT_F32);
 }
@@ -34,7 +36,12 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *wei
     struct backend *backend = optimizer->backend;
     const struct param_array *grads = &optimizer->grads.sums;
     double scale = options->max_grad_norm > 0 ? options->max_grad_norm / (norm + 1e-6) : 1;
+    const struct parameter_table *table = grads->table;
+    const size_t buckets = parameter_table_buckets(table, grads->ranges);
+    struct adamw_range *pieces;
+    status result = OK;
     assert(groups > 0 && groups <= MAX_PARAM_GROUPS);
+    NEW(&pieces, buckets);
     for (int group = 0; group < groups; group++) {
         const struct adamw_options adamw = {.lr = options->lr,
                                             .beta1 = options->beta1,
@@ -43,28 +50,47 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *wei
                                             .weight_decay = options->weight_decay,
                                             .grad_scale = scale < 1 ? scale : 1,
                                             .step = ++optimizer->steps[group]};
-        struct adamw_range ranges[MAX_PARAM_RANGES];
         size_t count = 0;
-        for (int i = 0; i < grads->ranges; i++) {
-            const struct parameter_range *range = &grads->table->ranges[i];
-            if (range->group != group) continue;
-            ranges[count++] = (struct adamw_range){
-                .param = param_range(weights, i),
-                .remainder = param_remainders(weights, param_range(weights, i)),
-                .grad = param_range(grads, i),
-                .exp_avg = param_range(&optimizer->exp_avg, i),
-                .exp_avg_sq = param_range(&optimizer->exp_avg_sq, i),
-                .offset = range->offset,
+        for (size_t i = 0; i < buckets; i++) {
+            const struct parameter_range *range = &table->ranges[table->buckets[i].range];
+            const struct param_piece own = shard_own(&table->buckets[i], optimizer->grads.ranks);
+            if (range->group != group || own.first == own.end) continue;
+            pieces[count++] = (struct adamw_range){
+                .param = param_slice(weights, own),
+                .remainder = param_remainders(weights, param_slice(weights, own)),
+                .grad = param_slice(grads, own),
+                .exp_avg = param_slice(&optimizer->exp_avg, own),
+                .exp_avg_sq = param_slice(&optimizer->exp_avg_sq, own),
+                .offset = own.first,
                 .decay = range->decay,
             };
         }
-        assert(count > 0);
-        TRY(backend->ops->adamw(backend, ranges, count, &adamw));
+        TRY_TO(result, done, backend->ops->adamw(backend, pieces, count, &adamw));
     }
-    return step_sums_clear(&optimizer->grads);
+    TRY_TO(result, done, step_sums_clear(&optimizer->grads));
+    result = shard_gather(backend, weights, buckets, optimizer->grads.ranks);
+done:
+    free(pieces);
+    return result;
 }
 
 // ---- checkpoint ----
+
+// Shows what each rank shows, 8 bytes.
+static status rank_share_meet(struct file_ranks *file, uint64_t *all) {
+    struct rank_share *own = (struct rank_share *)((char *)file - offsetof(struct rank_share, file));
+    return ranks_gather(own->ranks, all, sizeof *all);
+}
+
+void rank_share_init(struct rank_share *out, struct arena *arena, const struct parameter_table *table,
+                     struct ranks *ranks) {
+    *out = (struct rank_share){.share = {.pieces = &param_whole, .count = 1}, .ranks = ranks};
+    if (!ranks) return;
+    struct param_piece *pieces = arena_alloc(arena, table->bucket_count * sizeof *pieces);
+    for (size_t i = 0; i < table->bucket_count; i++) pieces[i] = shard_own(&table->buckets[i], ranks);
+    out->file = (struct file_ranks){.own = ranks->own, .count = ranks->count, .meet = rank_share_meet};
+    out->share = (struct param_share){&out->file, pieces, table->bucket_count};
+}
 
 struct tensor_list tensor_list_make(struct arena *arena, size_t capacity) {
     return (struct tensor_list){.tensors = arena_alloc(arena, capacity * sizeof(struct stored_tensor)),

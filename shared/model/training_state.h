@@ -12,16 +12,18 @@ struct optimizer {
     int64_t steps[MAX_PARAM_GROUPS];        // of each group; every step is one of group 0
 };
 
-// Makes zeros for the first `ranges` ranges of the table, with gradients and moments of matrices in these types. The
-// caller calls optimizer_release, also after a failure. UNAVAILABLE when memory is short.
+// Makes zeros for the first `ranges` ranges of the table, with gradients and moments of matrices in these types;
+// `rank_list` is as in step_sums_init. The caller calls optimizer_release, also after a failure. UNAVAILABLE when
+// memory is short.
 status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
-                      int ranges, struct gradient_types grads, enum element moments);
+                      int ranges, struct gradient_types grads, enum element moments, struct ranks *rank_list);
 
 // Frees the arrays. A zeroed struct is fine.
 void optimizer_release(struct optimizer *optimizer);
 
 // One step of the first `groups` groups, with the gradients scaled by max_grad_norm / norm if that is below 1; then
-// zeroes all gradients. A group without gradient keeps its weights, moments and step count, as in PyTorch.
+// zeroes all gradients. A group without gradient keeps its weights, moments and step count, as in PyTorch. Each rank
+// computes what it owns, and gets the others' values.
 status optimizer_step(struct optimizer *optimizer, const struct param_array *weights, int groups,
                       const struct optimizer_options *options, double norm);
 
@@ -34,6 +36,17 @@ struct param_share {
     const struct param_piece *pieces;
     size_t count;
 };
+
+// The share of a rank: what it owns of every bucket (shards.h); all without ranks. `share` is for the functions below.
+struct rank_share {
+    struct param_share share;
+    struct file_ranks file;
+    struct ranks *ranks;
+};
+
+// The struct stays where it is; its memory is in the arena.
+void rank_share_init(struct rank_share *out, struct arena *arena, const struct parameter_table *table,
+                     struct ranks *ranks);
 
 // Tensors that become a file, each with a parameter's numbers in an array.
 struct tensor_list {

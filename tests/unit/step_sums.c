@@ -175,7 +175,7 @@ TEST(a_step_begins_at_zero) {
     leaf_accumulate(&it, model, 0);
     SCOPED(struct buf, buf_release) first = sums_take(&it, model);
     MUST(model_step(model, &still, &norm));
-    MUST(step_sums_begin(sums));
+    MUST(step_sums_begin(sums, GROUP_VISION + 1));
     const struct fused_param *params[] = {&model->weights->embedding, &model->weights->text.blocks[1].out,
                                           &model->weights->norm, &model->weights->patch_embed};
     for (size_t i = 0; i < sizeof params / sizeof *params; i++) {
@@ -205,7 +205,7 @@ static void expect_norm_of_pieces(const char *device, const char *precision) {
         for (size_t i = 0; i < sums->table->bucket_count; i++) {
             const struct parameter_bucket *bucket = &sums->table->buckets[i];
             const int64_t unit = shard_unit(bucket->count), units = (bucket->count + unit - 1) / unit;
-            const struct tensor row = param_bucket(sums, bucket);
+            const struct tensor row = param_slice(sums, shard_own(bucket, NULL));
             for (int64_t piece = 0; piece < pieces; piece++) {
                 double own[SHARD_UNITS];
                 const int64_t first = units * piece / pieces, end = units * (piece + 1) / pieces;

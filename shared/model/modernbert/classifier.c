@@ -124,7 +124,7 @@ static status classifier_load(struct classifier *classifier, const struct classi
     }
     return optimizer_init(&classifier->optimizer, classifier->backend, &weights->base.table,
                           weights->base.table.range_count, (struct gradient_types){type, ELEMENT_F32, ELEMENT_F32},
-                          ELEMENT_F32);
+                          ELEMENT_F32, NULL);
 }
 
 status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options) {
@@ -356,7 +356,7 @@ static status classifier_backward(struct classifier_pass *pass, struct classifie
     const int64_t texts = (int64_t)pass->texts, rows = fwd->rows, hidden_size = fwd->x.columns;
     struct tensor grad_pooled, grad_normed = fwd->delta; // delta is free after the final norm
     fwd->grads = &classifier->optimizer.grads;
-    TRY(step_sums_begin(fwd->grads));
+    TRY(step_sums_begin(fwd->grads, 1));
     TRY(workspace_alloc(workspace, ELEMENT_F32, rows, hidden_size, &fwd->grad_x));
     TRY(classifier_alloc(pass, texts, hidden_size, &grad_pooled));
 

@@ -42,6 +42,7 @@ static status model_load(struct model *model) {
     TRY(weights_parse_type(model->backend, "gradient_precision", options->gradient_precision, &grads));
     TRY(weights_parse_type(model->backend, "sum_precision", sum_precision, &sums));
     TRY(weights_parse_type(model->backend, "moment_precision", options->moment_precision, &moments));
+    if (options->ranks && (!options->training || options->ranks->count == 1)) model->options.ranks = NULL;
     if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
         return fail(USAGE, "there is no level %d of kept activations", options->kept_activations);
     TRY(model_new_weights(model, type, &model->weights));
@@ -80,8 +81,9 @@ static status model_load(struct model *model) {
     struct backend *backend = model->backend;
     struct param_array *reference = &model->trainer.reference;
     const int ranges = table->range_count;
+    rank_share_init(&model->trainer.share, &model->arena, table, options->ranks);
     TRY(optimizer_init(&model->trainer.optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES,
-                       (struct gradient_types){type, grads, sums}, moments));
+                       (struct gradient_types){type, grads, sums}, moments, options->ranks));
     if (!options->ema) return OK;
     TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0]));
     if (values->remainders) TRY(param_array_add_remainders(reference, backend));
@@ -289,11 +291,22 @@ status model_load_stored(struct model *model, const char *path, const char *pref
 
 // ---- training ----
 
+static status model_leaf_missing(const struct model *model) {
+    return model->trainer.leaf_awaited ? fail(BUG, "the leaf of this turn is missing") : OK;
+}
+
 status model_turn(struct model *model, int sources) {
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
-    if (model->options.ranks) return fail(USAGE, "several ranks cannot train a model yet"); // model_open
-    (void)sources;
-    return OK;
+    const struct ranks *ranks = model->options.ranks;
+    struct trainer *trainer = &model->trainer;
+    if (!ranks) return OK;
+    if (sources < 1 || sources > ranks->count)
+        return fail(BUG, "a turn of %d leaves, but there are %d ranks", sources, ranks->count);
+    TRY(model_leaf_missing(model));
+    trainer->leaf_awaited = ranks->own < sources;
+    if (trainer->leaf_awaited) return OK;
+    TRY(step_sums_begin(&trainer->optimizer.grads, 0));
+    return step_sums_end(&trainer->optimizer.grads);
 }
 
 // A step without any medium leaves the vision tower and its moments as they are.
@@ -301,6 +314,17 @@ status model_step(struct model *model, const struct optimizer_options *options, 
     struct trainer *trainer = &model->trainer;
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
     struct optimizer *optimizer = &trainer->optimizer;
+    struct ranks *ranks = model->options.ranks;
+    TRY(model_leaf_missing(model));
+    if (ranks) { // of any rank
+        bool *has_grad;
+        NEW(&has_grad, (size_t)ranks->count);
+        has_grad[ranks->own] = trainer->vision_has_grad;
+        const status result = ranks_gather(ranks, has_grad, sizeof *has_grad);
+        for (int rank = 0; rank < ranks->count; rank++) trainer->vision_has_grad |= has_grad[rank];
+        free(has_grad);
+        TRY(result);
+    }
     TRY(step_sums_norm(&optimizer->grads, norm));
     bool vision = trainer->vision_has_grad && optimizer->grads.sums.ranges > TEXT_RANGES;
     shared_weights_begin_change(&trainer->lent[0]);
@@ -317,12 +341,15 @@ status model_update_ema(struct model *model, double decay) {
     const struct param_array *weights = &model->weights->base.values;
     if (!trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
     shared_weights_begin_change(&trainer->lent[1]);
-    for (int i = 0; i < trainer->optimizer.grads.sums.ranges; i++) {
-        struct tensor to = param_range(&trainer->reference, i), from = param_range(weights, i);
+    const size_t buckets = parameter_table_buckets(weights->table, trainer->optimizer.grads.sums.ranges);
+    for (size_t i = 0; i < buckets; i++) {
+        const struct param_piece own = shard_own(&weights->table->buckets[i], model->options.ranks);
+        if (own.first == own.end) continue;
+        struct tensor to = param_slice(&trainer->reference, own), from = param_slice(weights, own);
         TRY(model->backend->ops->ema(model->backend, to, param_remainders(&trainer->reference, to), from,
                                      param_remainders(weights, from), decay));
     }
-    return OK;
+    return shard_gather(model->backend, &trainer->reference, buckets, model->options.ranks);
 }
 
 // ---- files ----
@@ -334,11 +361,13 @@ status model_save(struct model *model, const char *dir) {
     const size_t count = safetensors_count(store);
     struct arena arena = {0};
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
-    status result = dir_make(dir);
+    const bool leader = !model->options.ranks || model->options.ranks->own == 0;
+    status result = leader ? dir_make(dir) : OK;
     if (result == OK) result = parameter_table_match(table, store, found);
     for (size_t i = 0; result == OK && i < count;) { // one file after another
         const char *file = safetensors_at(store, i)->file;
         struct tensor_list list = tensor_list_make(&arena, count - i);
+        list.share = model->trainer.share.share;
         for (; i < count && strcmp(safetensors_at(store, i)->file, file) == 0; i++) {
             const struct stored_tensor *stored = safetensors_at(store, i);
             const struct parameter *parameter = parameter_of_stored(table, found, stored);
@@ -348,8 +377,8 @@ status model_save(struct model *model, const char *dir) {
         }
         result = tensor_list_write(&list, model->backend, path_join(&arena, dir, path_base_name(file)), true);
     }
-    if (result == OK) result = checkpoint_copy_files(model->dir, dir, store, NULL);
-    if (result == OK) result = dir_sync(dir);
+    if (result == OK && leader) result = checkpoint_copy_files(model->dir, dir, store, NULL);
+    if (result == OK && leader) result = dir_sync(dir);
     arena_release(&arena);
     return result;
 }
@@ -357,6 +386,7 @@ status model_save(struct model *model, const char *dir) {
 static struct training_state model_state(struct model *model) {
     struct trainer *trainer = &model->trainer;
     return (struct training_state){.backend = model->backend,
+                                   .share = &trainer->share.share,
                                    .arrays = {{"master", &model->weights->base.values},
                                               {"first", &trainer->optimizer.exp_avg},
                                               {"second", &trainer->optimizer.exp_avg_sq},
@@ -378,7 +408,10 @@ status model_load_state(struct model *model, const char *dir) {
     for (int i = 0; i < 2; i++) shared_weights_begin_change(&model->trainer.lent[i]);
     TRY(training_state_load(&state, dir));
     model->weights->base.hash_known = false;
-    return OK;
+    const size_t buckets = model->weights->base.table.bucket_count;
+    TRY(shard_gather(model->backend, &model->weights->base.values, buckets, model->options.ranks));
+    return model->options.ema ? shard_gather(model->backend, &model->trainer.reference, buckets, model->options.ranks)
+                              : OK;
 }
 
 uint64_t model_saved_bytes(struct model *model, bool whole) {
@@ -393,6 +426,7 @@ uint64_t model_saved_bytes(struct model *model, bool whole) {
 
 status model_save_grads(struct model *model, const char *path) {
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
+    if (model->options.ranks) return fail(USAGE, "%s: the gradients are divided between ranks", path);
     const struct parameter_table *table = &model->weights->base.table;
     const struct param_array *grads = &model->trainer.optimizer.grads.sums;
     struct arena arena = {0};

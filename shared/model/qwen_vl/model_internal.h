@@ -14,6 +14,8 @@ struct trainer {
     struct param_array reference;  // in the form of the weights; no array: there is no reference
     struct shared_weights lent[2]; // the weights and the reference, for other processes; zeroed: not lent
     bool vision_has_grad;          // a group with media was accumulated since the last step
+    struct rank_share share;       // what this rank owns
+    bool leaf_awaited;             // of this rank, in the present turn
 };
 
 struct model {

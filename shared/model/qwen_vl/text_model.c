@@ -397,6 +397,7 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     struct trainer *trainer = &model->trainer;
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
     if (count == 0) return fail(BAD_SAMPLE, "the group has no completions");
+    if (model->options.ranks && !trainer->leaf_awaited) return fail(BUG, "this rank has no leaf in this turn");
     struct backend *backend = model->backend;
     const struct operations *ops = backend->ops;
     const struct qwen_weights *weights = model->weights;
@@ -429,11 +430,14 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     // The gradient is exactly 0 if all rewards of the group are equal and there is no KL term.
     int64_t nonzero = targets;
     while (nonzero && dlogprobs[nonzero - 1] == 0) nonzero--;
+    const int vision = prompt->media_count && model->options.train_vision ? GROUP_VISION : GROUP_TEXT;
+    trainer->leaf_awaited = false;
+    TRY_TO(result, done, step_sums_begin(grads, nonzero ? vision + 1 : 0));
+    if (nonzero == 0) TRY_TO(result, done, step_sums_end(grads));
     if (nonzero == 0) goto done;
 
     // The head: fwd.grad_x = the gradient of the last block's output.
     struct tensor dlogprob, grad_hidden_states, grad_normed;
-    TRY_TO(result, done, step_sums_begin(grads));
     const bool tied = !weights->lm_head.count; // the embedding is not complete before the end
     struct tensor grad_lm_head = step_sums_grad(grads, tied ? &weights->embedding : &weights->lm_head);
     TRY_TO(result, done, workspace_upload(workspace, ELEMENT_F32, targets, 1, dlogprobs, &dlogprob));
