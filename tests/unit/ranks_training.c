@@ -1,0 +1,197 @@
+// Ranks that train one model together, threads of this process: their weights, norms and files have the same bytes as
+// those of one process that adds the same leaves in the same order; also when other ranks go on. On the CPU and on the
+// emulated GPU.
+#include "tests/unit/model_case.h"
+
+#include <dirent.h>
+#include <pthread.h>
+
+#include "shared/base/ranks.h"
+#include "tests/support/ranks_memory.h"
+
+enum { MOST_RANKS = 8, GROUPS = 5, STEPS = 4 };
+
+static const struct optimizer_options rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
+
+// What is trained, and how.
+struct training {
+    struct model_case it;
+    struct model_options options;
+    int parts; // of a group
+};
+
+// Some steps of it, by so many ranks.
+struct job {
+    const struct training *training;
+    int ranks, end;        // until so many steps are done
+    const char *from, *to; // directories of a training state, NULL: none, and of a checkpoint
+};
+
+struct rank {
+    const struct job *job;
+    pthread_t thread;
+    struct ranks *ranks;
+    int own;
+    status result;
+    char text[300];
+    double norms[STEPS];
+    uint64_t hash, reference; // at the end
+};
+
+static struct training training_open(const char *name, const char *device, const char *precision, bool vision,
+                                     int parts) {
+    return (struct training){.it = case_open(name),
+                             .options = {.device = device,
+                                         .threads = 1,
+                                         .precision = precision,
+                                         .gradient_precision = precision,
+                                         .moment_precision = precision,
+                                         .sum_precision = parts == 2 ? "float32" : NULL,
+                                         .training = true,
+                                         .train_vision = vision,
+                                         .ema = true},
+                             .parts = parts};
+}
+
+static void training_close(struct training *training) {
+    case_close(&training->it);
+}
+
+// Group 2 has no gradient. The third step is without media; in the fourth, only group 2 has some.
+static status leaf_accumulate(const struct training *training, struct model *model, int step, int leaf) {
+    static const int64_t words[] = {3, 4, 5, 6, 7};
+    static const struct model_prompt text = {words, sizeof words / sizeof *words, NULL, 0};
+    const struct model_case *it = &training->it;
+    const int group = leaf / training->parts, part = leaf % training->parts;
+    const size_t first = (size_t)(COMPLETIONS * part / training->parts),
+                 end = (size_t)(COMPLETIONS * (part + 1) / training->parts);
+    const bool media = step == 3 ? group == 2 : step != 2 && group != 1;
+    struct train_completion completions[COMPLETIONS];
+    struct train_result result;
+    for (size_t i = first; i < end; i++)
+        completions[i] = (struct train_completion){
+            .completion = it->completions[i],
+            .advantage = group == 2 ? 0 : sin((double)(100 * step + 10 * group + (int)i + 1)),
+        };
+    return model_accumulate(model, media ? &it->prompt : &text, completions + first, end - first,
+                            &(struct loss_options){.group_size = COMPLETIONS}, 1.0 / GROUPS, &result);
+}
+
+static status rank_train(struct rank *rank, struct model *model) {
+    const struct job *job = rank->job;
+    const int leaves = GROUPS * job->training->parts;
+    SCOPED(struct arena, arena_release) arena = {0};
+    if (job->from) TRY(model_load_state(model, job->from));
+    for (int step = (int)model_version(model); step < job->end; step++) {
+        for (int first = 0; first < leaves; first += job->ranks) {
+            const int left = leaves - first, leaf = first + rank->own;
+            TRY(model_turn(model, left < job->ranks ? left : job->ranks));
+            if (leaf < leaves) TRY(leaf_accumulate(job->training, model, step, leaf));
+        }
+        TRY(model_step(model, &rates, &rank->norms[step]));
+        if (step % 2) TRY(model_update_ema(model, 0.75));
+    }
+    TRY(model_save(model, job->to));
+    TRY(model_save_state(model, job->to));
+    const char *file = arena_printf(&arena, "%s/reference-%d", unit_directory(), rank->own);
+    TRY(model_publish(model, true, file, &rank->reference));
+    return model_hash(model, &rank->hash);
+}
+
+static void *rank_run(void *argument) {
+    struct rank *rank = argument;
+    struct model_options options = rank->job->training->options;
+    struct model *model = NULL;
+    options.ranks = rank->ranks;
+    rank->result = model_open(&model, rank->job->training->it.dir, &options);
+    if (rank->result == OK) rank->result = rank_train(rank, model);
+    if (rank->result != OK) snprintf(rank->text, sizeof rank->text, "%s", fail_text());
+    model_free(&model);
+    ranks_free(&rank->ranks);
+    return NULL;
+}
+
+static void job_run(const struct job *job, struct rank *out) {
+    struct ranks *ranks[MOST_RANKS] = {NULL};
+    if (job->ranks > 1) ranks_memory_open(job->ranks, ranks);
+    for (int r = 0; r < job->ranks; r++) {
+        out[r] = (struct rank){.job = job, .own = r, .ranks = ranks[r]};
+        assert_int_equal(pthread_create(&out[r].thread, NULL, rank_run, &out[r]), 0);
+    }
+    for (int r = 0; r < job->ranks; r++) pthread_join(out[r].thread, NULL);
+    for (int r = 0; r < job->ranks; r++)
+        if (out[r].result != OK) print_error("rank %d of %d: %s\n", r, job->ranks, out[r].text);
+    for (int r = 0; r < job->ranks; r++) assert_int_equal(out[r].result, OK);
+}
+
+static void expect_same_files(struct arena *arena, const char *one, const char *other) {
+    DIR *files = opendir(one);
+    int count = 0;
+    assert_non_null(files);
+    for (const struct dirent *file; (file = readdir(files)); count++) {
+        if (file->d_name[0] == '.') continue;
+        SCOPED(struct file_map, file_map_release) a, b;
+        MUST(file_map_open(&a, path_join(arena, one, file->d_name)));
+        MUST(file_map_open(&b, path_join(arena, other, file->d_name)));
+        assert_int_equal(a.size, b.size);
+        if (memcmp(a.data, b.data, a.size) != 0) print_error("%s differs: %s, %s\n", file->d_name, one, other);
+        assert_memory_equal(a.data, b.data, a.size);
+    }
+    closedir(files);
+    assert_in_range(count, 5, 100); // weights, state, counters, configuration
+}
+
+// Each of `counts`, up to 0, is a number of ranks that do all steps. Then three ranks do two of them, and two the rest.
+static void expect_same_training(struct training *training, const int *counts) {
+    struct rank one, many[MOST_RANKS];
+    struct arena *arena = &training->it.arena;
+    struct job job = {training, 1, STEPS, NULL, unit_new_directory()};
+    job_run(&job, &one);
+    const char *expected = job.to;
+    for (; *counts; counts++) {
+        job = (struct job){training, *counts, STEPS, NULL, unit_new_directory()};
+        job_run(&job, many);
+        for (int r = 0; r < job.ranks; r++) {
+            for (int step = 0; step < STEPS; step++) {
+                if (many[r].norms[step] != one.norms[step])
+                    print_error("rank %d of %d, step %d: the norm is %.17g, not %.17g\n", r, job.ranks, step,
+                                many[r].norms[step], one.norms[step]);
+                assert_true(many[r].norms[step] == one.norms[step]);
+            }
+            assert_true(many[r].hash == one.hash);
+            assert_true(many[r].reference == one.reference);
+        }
+        expect_same_files(arena, expected, job.to);
+    }
+    const char *middle = unit_new_directory();
+    job = (struct job){training, 3, 2, NULL, middle};
+    job_run(&job, many);
+    job = (struct job){training, 2, STEPS, middle, unit_new_directory()};
+    job_run(&job, many);
+    for (int r = 0; r < 2; r++) assert_true(many[r].hash == one.hash && many[r].reference == one.reference);
+    expect_same_files(arena, expected, job.to);
+}
+
+TEST(any_number_of_ranks_trains_to_the_same_bytes) {
+    static const int counts[] = {1, 2, 3, 4, 8, 0};
+    static const char *const precisions[] = {"float32", "bfloat16"};
+    for (int c = 0; c < CASES; c++) {
+        for (int p = 0; p < 2; p++) {
+            SCOPED(struct training, training_close)
+            training = training_open(case_names[c], "cpu", precisions[p], c != 1, 1 + (c + p) % 2);
+            expect_same_training(&training, counts);
+        }
+    }
+}
+
+TEST(ranks_on_gpus_train_to_the_same_bytes) {
+    static const int counts[] = {2, 4, 0};
+    if (!case_emulator()) return;
+    SCOPED(struct training, training_close) training = training_open("even", "emulated", "bfloat16", true, 1);
+    expect_same_training(&training, counts);
+    if (!EMULATOR_IS_FAST) return;
+    SCOPED(struct training, training_close) halves = training_open("pairs", "emulated", "bfloat16", true, 2);
+    expect_same_training(&halves, counts);
+    SCOPED(struct training, training_close) wide = training_open("clip", "emulated", "float32", false, 1);
+    expect_same_training(&wide, counts);
+}
