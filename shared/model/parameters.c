@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "shared/base/memory.h"
+#include "shared/model/shards.h"
 
 enum { PARAM_ALIGNMENT = 64 }; // elements: a fused parameter starts at a multiple
 
@@ -171,10 +172,20 @@ void param_array_view(struct param_array *array, struct buffer *buffer, const st
     assert(end == param_array_bytes(table, ranges, matrices, vectors));
 }
 
+// *out = zeros, whole or divided.
+static status param_array_new_buffer(const struct param_array *array, struct backend *backend,
+                                     const struct ranks *divided, enum element matrices, enum element vectors,
+                                     struct buffer **out) {
+    const int own = divided ? divided->own : 0, count = divided ? divided->count : 1;
+    const size_t bytes = param_array_divided_bytes(array->table, array->ranges, matrices, vectors, own, count);
+    return backend->ops->buffer_new(backend, bytes, out);
+}
+
 status param_array_init(struct param_array *array, struct backend *backend, const struct parameter_table *table,
-                        int ranges, enum element matrices, enum element vectors) {
+                        int ranges, enum element matrices, enum element vectors, const struct ranks *divided) {
     param_array_view(array, NULL, table, ranges, matrices, vectors);
-    return backend->ops->buffer_new(backend, param_array_bytes(table, ranges, matrices, vectors), &array->buffer);
+    array->divided = divided;
+    return param_array_new_buffer(array, backend, divided, matrices, vectors, &array->buffer);
 }
 
 size_t param_array_bytes(const struct parameter_table *table, int ranges, enum element matrices, enum element vectors) {
@@ -184,10 +195,21 @@ size_t param_array_bytes(const struct parameter_table *table, int ranges, enum e
     return bytes;
 }
 
-status param_array_add_remainders(struct param_array *array, struct backend *backend) {
-    assert(array->types[0] == ELEMENT_BF16 && array->types[array->ranges - 1] == ELEMENT_BF16);
-    const size_t bytes = param_array_bytes(array->table, array->ranges, ELEMENT_U16, ELEMENT_U16);
-    return backend->ops->buffer_new(backend, bytes, &array->remainders);
+size_t param_array_divided_bytes(const struct parameter_table *table, int ranges, enum element matrices,
+                                 enum element vectors, int rank, int count) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < parameter_table_buckets(table, ranges); i++) {
+        const struct param_piece piece = shard_piece(&table->buckets[i], rank, count);
+        const bool matrix = table->ranges[table->buckets[i].range].decay; // exactly matrices decay
+        bytes += (size_t)(piece.end - piece.first) * element_size(matrix ? matrices : vectors);
+    }
+    return bytes;
+}
+
+status param_array_add_remainders(struct param_array *array, struct backend *backend, const struct ranks *divided) {
+    assert(array->types[0] == ELEMENT_BF16 && array->types[array->ranges - 1] == ELEMENT_BF16 && !array->divided);
+    array->remainders_divided = divided;
+    return param_array_new_buffer(array, backend, divided, ELEMENT_U16, ELEMENT_U16, &array->remainders);
 }
 
 void param_array_release(struct param_array *array, struct backend *backend) {
@@ -203,6 +225,19 @@ static int param_array_range_of(const struct param_array *array, int64_t offset)
     return range;
 }
 
+// Where the values from `offset` on begin if each of these ranks has what it owns.
+static size_t param_array_divided_at(const struct param_array *array, const struct ranks *ranks, int64_t offset) {
+    const struct parameter_table *table = array->table;
+    size_t begin = 0, i = 0;
+    for (; offset >= table->buckets[i].offset + table->buckets[i].count; i++) {
+        const struct param_piece before = shard_own(&table->buckets[i], ranks);
+        begin += (size_t)(before.end - before.first) * element_size(array->types[table->buckets[i].range]);
+    }
+    const struct param_piece own = shard_own(&table->buckets[i], ranks);
+    assert(offset >= own.first && offset < own.end);
+    return begin + (size_t)(offset - own.first) * element_size(array->types[table->buckets[i].range]);
+}
+
 // The values [offset, offset + count), all of one range, as one row; none if there is no array.
 static struct tensor param_array_slice(const struct param_array *array, int64_t offset, int64_t count) {
     if (!array->buffer) return (struct tensor){0};
@@ -210,6 +245,7 @@ static struct tensor param_array_slice(const struct param_array *array, int64_t 
     const struct parameter_range *range = &array->table->ranges[index];
     assert(offset >= range->offset && offset + count <= range->offset + range->count);
     size_t begin = array->starts[index] + (size_t)(offset - range->offset) * element_size(array->types[index]);
+    if (array->divided) begin = param_array_divided_at(array, array->divided, offset);
     return (struct tensor){array->buffer, begin, array->types[index], 1, count, count};
 }
 
@@ -230,6 +266,9 @@ struct tensor param_slice(const struct param_array *array, struct param_piece pi
 
 struct tensor param_remainders(const struct param_array *array, struct tensor values) {
     if (!array->remainders) return (struct tensor){0};
+    if (array->remainders_divided)
+        values.offset = param_array_divided_at(array, array->remainders_divided,
+                                               (int64_t)(values.offset / element_size(ELEMENT_BF16)));
     values.buffer = array->remainders;
     values.type = ELEMENT_U16; // as long as the values in BF16
     return values;

@@ -11,6 +11,7 @@
 
 #include "kernels/ops.h"
 #include "shared/base/memory.h"
+#include "shared/base/ranks.h"
 #include "shared/model/safetensors.h"
 
 enum { MAX_PARAM_RANGES = 4, MAX_PARAM_GROUPS = 2 };
@@ -132,22 +133,27 @@ struct stored_tensor parameter_stored(const struct parameter *parameter, const c
 // optimizer's moments, the reference. And the exchange of a parameter's values with the host.
 //
 // Float32 numbers are an array of F32, or one of pairs (kernels/ops.h): BF16 values and U16 remainders.
+//
+// Ranks that train together divide the values, or the remainders alone: each has what it owns (shards.h), one piece
+// behind the other. Only a view within one piece can be had of them.
 struct param_array {
     const struct parameter_table *table;
-    struct buffer *buffer;     // of the values
-    struct buffer *remainders; // of pairs; NULL: the numbers are the values
-    int ranges;                // of the table: the first ones
+    struct buffer *buffer;                            // of the values
+    struct buffer *remainders;                        // of pairs; NULL: the numbers are the values
+    const struct ranks *divided, *remainders_divided; // between these ranks; NULL: the array has all of them
+    int ranges;                                       // of the table: the first ones
     enum element types[MAX_PARAM_RANGES];
     size_t starts[MAX_PARAM_RANGES]; // bytes: where a range begins
 };
 
-// An array of zeros for the first `ranges` ranges of the table, of one type for matrices and one for vectors. The
-// caller frees it with param_array_release; a zeroed struct is no array. UNAVAILABLE when memory is short.
+// An array of zeros for the first `ranges` ranges of the table, of one type for matrices and one for vectors; divided
+// between ranks that outlive it, or whole (NULL). The caller frees it with param_array_release; a zeroed struct is no
+// array. UNAVAILABLE when memory is short.
 status param_array_init(struct param_array *array, struct backend *backend, const struct parameter_table *table,
-                        int ranges, enum element matrices, enum element vectors);
+                        int ranges, enum element matrices, enum element vectors, const struct ranks *divided);
 
-// Makes the zeros of an array in BF16 pairs. UNAVAILABLE when memory is short.
-status param_array_add_remainders(struct param_array *array, struct backend *backend);
+// Makes the zeros of a whole array in BF16 pairs, whose remainders may be divided. UNAVAILABLE when memory is short.
+status param_array_add_remainders(struct param_array *array, struct backend *backend, const struct ranks *divided);
 
 // An array like that of param_array_init in memory that exists: `buffer`, which must outlive it.
 void param_array_view(struct param_array *array, struct buffer *buffer, const struct parameter_table *table, int ranges,
@@ -155,6 +161,10 @@ void param_array_view(struct param_array *array, struct buffer *buffer, const st
 
 // Returns the bytes of such an array.
 size_t param_array_bytes(const struct parameter_table *table, int ranges, enum element matrices, enum element vectors);
+
+// Returns the bytes of what rank number `rank` of `count` has of it if it is divided.
+size_t param_array_divided_bytes(const struct parameter_table *table, int ranges, enum element matrices,
+                                 enum element vectors, int rank, int count);
 
 // Frees the array and zeroes the struct. A zeroed struct is fine.
 void param_array_release(struct param_array *array, struct backend *backend);

@@ -120,7 +120,7 @@ status step_sums_init(struct step_sums *sums, struct backend *backend, const str
     sums->direct = !rank_list && step_sums_are_direct(types, info.rounds_products);
     NEW(&sums->buckets, count);
     const size_t bytes = step_sums_place(table, ranges, types.leaf, sums->direct, sums->buckets);
-    TRY(param_array_init(&sums->sums, backend, table, ranges, types.sum, ELEMENT_F32));
+    TRY(param_array_init(&sums->sums, backend, table, ranges, types.sum, ELEMENT_F32, rank_list));
     TRY(backend->ops->buffer_new(backend, bytes, &sums->leaf));
     for (size_t i = 0; i < count; i++) {
         if (step_sums_has_leaf(sums, i))
@@ -286,7 +286,10 @@ status step_sums_norm(const struct step_sums *sums, double *norm) {
 }
 
 status step_sums_clear(struct step_sums *sums) {
-    for (int i = 0; i < sums->sums.ranges; i++)
-        TRY(sums->backend->ops->zero(sums->backend, param_range(&sums->sums, i)));
+    const struct parameter_table *table = sums->sums.table;
+    for (size_t i = 0; i < parameter_table_buckets(table, sums->sums.ranges); i++) {
+        const struct param_piece own = shard_own(&table->buckets[i], sums->ranks);
+        if (own.first < own.end) TRY(sums->backend->ops->zero(sums->backend, param_slice(&sums->sums, own)));
+    }
     return OK;
 }

@@ -19,8 +19,8 @@ status optimizer_init(struct optimizer *optimizer, struct backend *backend, cons
                       int ranges, struct gradient_types grads, enum element moments, struct ranks *rank_list) {
     *optimizer = (struct optimizer){.backend = backend};
     TRY(step_sums_init(&optimizer->grads, backend, table, ranges, grads, rank_list));
-    TRY(param_array_init(&optimizer->exp_avg, backend, table, ranges, moments, ELEMENT_F32));
-    return param_array_init(&optimizer->exp_avg_sq, backend, table, ranges, moments, ELEMENT_F32);
+    TRY(param_array_init(&optimizer->exp_avg, backend, table, ranges, moments, ELEMENT_F32, rank_list));
+    return param_array_init(&optimizer->exp_avg_sq, backend, table, ranges, moments, ELEMENT_F32, rank_list);
 }
 
 void optimizer_release(struct optimizer *optimizer) {

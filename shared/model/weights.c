@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "shared/base/memory.h"
+#include "shared/model/shards.h"
 
 enum { DENSE_ALIGNMENT = 64 }; // bytes
 
@@ -127,7 +128,13 @@ static status weights_load_param(struct weights *weights, struct weights_loader 
             free(copy);
             TRY(result);
         } else {
-            TRY(parameter_upload(backend, &weights->values, parameter, param_whole, stored->data, stored->type));
+            struct param_array whole = weights->values;
+            const struct ranks *ranks = whole.remainders_divided;
+            if (ranks) whole.remainders = NULL; // which are uploaded with what this rank owns
+            TRY(parameter_upload(backend, &whole, parameter, param_whole, stored->data, stored->type));
+            for (size_t b = 0; ranks && b < weights->table.bucket_count; b++)
+                TRY(parameter_upload(backend, &weights->values, parameter, shard_own(&weights->table.buckets[b], ranks),
+                                     stored->data, stored->type));
         }
         safetensors_release_pages(stored);
     }
@@ -163,9 +170,9 @@ status weights_load(struct weights *weights, const struct weights_source *source
             if (weights_keep_unpacked(weights, table->fused[i])) bytes += weights_dense_bytes(weights, table->fused[i]);
         TRY_TO(result, done, backend->ops->buffer_new(backend, bytes, &weights->unpacked));
     } else if (source->store) {
-        TRY_TO(result, done, param_array_init(&weights->values, backend, table, table->range_count, type, type));
+        TRY_TO(result, done, param_array_init(&weights->values, backend, table, table->range_count, type, type, NULL));
         if (source->training && type == ELEMENT_BF16)
-            TRY_TO(result, done, param_array_add_remainders(&weights->values, backend));
+            TRY_TO(result, done, param_array_add_remainders(&weights->values, backend, source->ranks));
     } else {
         param_array_view(&weights->values, source->values, table, table->range_count, type, type);
     }

@@ -60,7 +60,8 @@ struct weights_source {
     const struct safetensors *store;
     struct buffer *values; // without a store: the array with its values, which outlives the weights; nothing is packed
     bool training;
-    const uint64_t *hash; // theirs if it is known already, else NULL
+    const struct ranks *ranks; // training: between which the remainders are divided; NULL: one process
+    const uint64_t *hash;      // theirs if it is known already, else NULL
 };
 
 // *type = the type that an option names: float32, bfloat16; NULL: the backend's default, bfloat16 on a GPU. USAGE names

@@ -64,12 +64,12 @@ static status arrays_init(struct arrays *arrays, const char *device) {
     parameter_table_close_range(table, true, 1);
     TRY(parameter_table_finish(table, NULL, 0, NULL, 0));
     struct param_array *list = arrays->list;
-    TRY(param_array_init(&list[0], arrays->backend, table, 3, ELEMENT_BF16, ELEMENT_BF16));
-    TRY(param_array_add_remainders(&list[0], arrays->backend));
-    TRY(param_array_init(&list[1], arrays->backend, table, 2, ELEMENT_BF16, ELEMENT_F32));
-    TRY(param_array_init(&list[2], arrays->backend, table, 2, ELEMENT_F32, ELEMENT_F32));
-    TRY(param_array_init(&list[3], arrays->backend, table, 3, ELEMENT_BF16, ELEMENT_BF16));
-    TRY(param_array_add_remainders(&list[3], arrays->backend));
+    TRY(param_array_init(&list[0], arrays->backend, table, 3, ELEMENT_BF16, ELEMENT_BF16, NULL));
+    TRY(param_array_add_remainders(&list[0], arrays->backend, NULL));
+    TRY(param_array_init(&list[1], arrays->backend, table, 2, ELEMENT_BF16, ELEMENT_F32, NULL));
+    TRY(param_array_init(&list[2], arrays->backend, table, 2, ELEMENT_F32, ELEMENT_F32, NULL));
+    TRY(param_array_init(&list[3], arrays->backend, table, 3, ELEMENT_BF16, ELEMENT_BF16, NULL));
+    TRY(param_array_add_remainders(&list[3], arrays->backend, NULL));
     arrays->state = (struct training_state){
         .backend = arrays->backend,
         .arrays = {{"master", &list[0]}, {"first", &list[1]}, {"second", &list[2]}, {"reference", &list[3]}},

@@ -66,7 +66,8 @@ static status model_load(struct model *model) {
         .parameter_count = table->parameter_count,
     };
     TRY(safetensors_open_dir(&model->store, model->dir));
-    const struct weights_source source = {.store = model->store, .training = options->training};
+    const struct weights_source source = {
+        .store = model->store, .training = options->training, .ranks = options->ranks};
     if (options->no_weights)
         TRY(parameter_table_check(table, model->store));
     else
@@ -85,13 +86,16 @@ static status model_load(struct model *model) {
     TRY(optimizer_init(&model->trainer.optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES,
                        (struct gradient_types){type, grads, sums}, moments, options->ranks));
     if (!options->ema) return OK;
-    TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0]));
-    if (values->remainders) TRY(param_array_add_remainders(reference, backend));
-    for (int i = 0; i < ranges; i++) {
-        struct tensor to = param_range(reference, i), from = param_range(values, i);
-        TRY(backend->ops->copy(backend, to, from));
-        if (values->remainders)
-            TRY(backend->ops->copy(backend, param_remainders(reference, to), param_remainders(values, from)));
+    TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0], NULL));
+    for (int i = 0; i < ranges; i++)
+        TRY(backend->ops->copy(backend, param_range(reference, i), param_range(values, i)));
+    if (!values->remainders) return OK;
+    TRY(param_array_add_remainders(reference, backend, options->ranks));
+    for (size_t i = 0; i < table->bucket_count; i++) {
+        const struct param_piece own = shard_own(&table->buckets[i], options->ranks);
+        if (own.first == own.end) continue;
+        TRY(backend->ops->copy(backend, param_remainders(reference, param_slice(reference, own)),
+                               param_remainders(values, param_slice(values, own))));
     }
     return OK;
 }
