@@ -74,19 +74,20 @@ done:
     return result;
 }
 
+size_t shard_gather_bytes(const struct parameter_table *table, size_t buckets, enum element type) {
+    int64_t largest = 0;
+    for (size_t b = 0; b < buckets; b++)
+        if (table->buckets[b].count > largest) largest = table->buckets[b].count;
+    return (size_t)largest * element_size(type);
+}
+
 status shard_gather(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks) {
     if (!ranks) return OK;
     const struct operations *ops = backend->ops;
     struct rank_piece *sends, *receives;
-    size_t largest = 0;
     char *values;
     status result = OK;
-    for (size_t b = 0; b < buckets; b++) {
-        const struct parameter_bucket *bucket = &array->table->buckets[b];
-        const size_t bytes = (size_t)bucket->count * element_size(array->types[bucket->range]);
-        if (bytes > largest) largest = bytes;
-    }
-    TRY(mem_new_large(&values, largest, 1));
+    TRY(mem_new_large(&values, shard_gather_bytes(array->table, buckets, array->types[0]), 1));
     NEW(&sends, 2 * (size_t)ranks->count);
     receives = sends + ranks->count;
     for (size_t b = 0; b < buckets; b++) {

@@ -28,6 +28,9 @@ struct param_piece shard_own(const struct parameter_bucket *bucket, const struct
 status shard_square_sum(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks,
                         double *sum);
 
-// Sets the array's values in the first `buckets` buckets to those of their owners. Waits for all. UNAVAILABLE when
-// memory is short, or as above. Does nothing without ranks.
+// Sets the values of an array of one type in the first `buckets` buckets to those of their owners. Waits for all.
+// UNAVAILABLE when memory is short, or as above. Does nothing without ranks.
 status shard_gather(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks);
+
+// Returns the bytes that this takes on the host for an array of one type.
+size_t shard_gather_bytes(const struct parameter_table *table, size_t buckets, enum element type);

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "shared/base/file.h"
+#include "shared/base/ranks.h"
 #include "shared/model/classifier.h"
 #include "shared/model/model.h"
 #include "shared/model/modernbert/classifier_weights.h"
@@ -252,23 +253,42 @@ static void the_plan_holds_for_rollout(void **state) {
     assert_int_equal(it.memory->used, 0);
 }
 
-static void the_plan_holds_for_optim(void **state) {
-    (void)state;
-    if (!it.memory) skip();
+static void ranks_begin_nothing(struct ranks *ranks, struct rank_exchange *exchange) {
+    (void)ranks, (void)exchange;
+}
+
+static status ranks_end_nothing(struct ranks *ranks, struct rank_exchange *exchange, bool patient) {
+    (void)ranks, (void)exchange, (void)patient;
+    return OK;
+}
+
+// Alone, or as the last of several ranks, of which the others have no leaf.
+static void expect_planned_training(int count, const char *what) {
+    static const struct ranks_calls calls = {.begin = ranks_begin_nothing, .end = ranks_end_nothing};
+    struct ranks ranks = {.calls = &calls, .own = count - 1, .count = count};
     static float old_logprobs[NEW_TOKENS];
     struct train_completion completions[GROUP];
     for (int i = 0; i < GROUP; i++)
         completions[i] =
             (struct train_completion){.completion = it.completions[i], .advantage = 1, .old_logprobs = old_logprobs};
-    struct model *model = open_model((struct model_options){.training = true, .train_vision = true, .ema = true});
+    struct model *model = open_model((struct model_options){
+        .training = true, .train_vision = true, .ema = true, .ranks = count > 1 ? &ranks : NULL});
     for (int i = 0; i < 2; i++) {
         struct train_result result;
+        MUST(model_turn(model, count));
         MUST(model_accumulate(model, &it.prompt, completions, GROUP, &(struct loss_options){0}, 1, &result));
         MUST(model_update_ema(model, 0.5));
     }
-    expect_planned((struct memory_request){.training = true, .train_vision = true, .ema = true}, "optim");
+    expect_planned((struct memory_request){.training = true, .train_vision = true, .ema = true, .ranks = count}, what);
     model_free(&model);
     assert_int_equal(it.memory->used, 0);
+}
+
+static void the_plan_holds_for_optim(void **state) {
+    (void)state;
+    if (!it.memory) skip();
+    expect_planned_training(1, "optim");
+    expect_planned_training(4, "optim, one of four ranks");
 }
 
 // ---- on the CPU ----

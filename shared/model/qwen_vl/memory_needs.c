@@ -141,6 +141,17 @@ static void memory_add_passes(struct memory_list *list, const struct qwen_weight
                         memory_list_cache_bytes(weights->vision.heads, cached, part));
 }
 
+// The bytes of an array on the rank that has the most of it.
+static size_t memory_list_divided(const struct parameter_table *table, int ranges, enum element matrices,
+                                  enum element vectors, int ranks) {
+    size_t most = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        const size_t bytes = param_array_divided_bytes(table, ranges, matrices, vectors, rank, ranks);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,
                           size_t *count) {
     struct model_config config;
@@ -159,14 +170,22 @@ status model_memory_needs(const char *model, const struct memory_request *reques
     const int all = table->range_count, trained = request->train_vision ? all : TEXT_RANGES;
     const size_t weights = param_array_bytes(table, all, type, type);
     if (request->training) {
-        const size_t remainders = type == ELEMENT_BF16 ? param_array_bytes(table, all, ELEMENT_U16, ELEMENT_U16) : 0;
+        const int ranks = request->ranks > 1 ? request->ranks : 1;
+        const size_t remainders =
+            type == ELEMENT_BF16 ? memory_list_divided(table, all, ELEMENT_U16, ELEMENT_U16, ranks) : 0;
+        const struct gradient_types types = {type, grads, sums};
+        size_t traffic = 0;
+        if (ranks > 1) {
+            const size_t host = step_sums_traffic_bytes(table, trained, types, ranks, &traffic);
+            if (request->on_cpu) traffic += host + shard_gather_bytes(table, table->bucket_count, type);
+        }
         memory_list_add(&list, "weights", request->borrows ? 0 : weights);
         memory_list_add(&list, "remainders of the weights", remainders);
-        memory_list_add(&list, "sums of gradients", param_array_bytes(table, trained, sums, ELEMENT_F32));
-        memory_list_add(
-            &list, request->parts > 1 ? "gradients of a part of a group" : "gradients of a group",
-            step_sums_leaf_bytes(table, trained, (struct gradient_types){type, grads, sums}, !request->on_cpu));
-        memory_list_add(&list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
+        memory_list_add(&list, "sums of gradients", memory_list_divided(table, trained, sums, ELEMENT_F32, ranks));
+        memory_list_add(&list, request->parts > 1 ? "gradients of a part of a group" : "gradients of a group",
+                        step_sums_leaf_bytes(table, trained, types, !request->on_cpu && ranks == 1));
+        memory_list_add(&list, "gradients between ranks", traffic);
+        memory_list_add(&list, "moments", 2 * memory_list_divided(table, trained, moments, ELEMENT_F32, ranks));
         memory_list_add(&list, "reference", request->ema ? weights + remainders : 0);
     } else if (request->on_cpu) {
         // The CPU packs matrices, a tied embedding once more for the head, and holds one of them unpacked while it
