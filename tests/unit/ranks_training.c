@@ -6,7 +6,7 @@
 #include <dirent.h>
 #include <pthread.h>
 
-#include "shared/base/ranks.h"
+#include "shared/model/qwen_vl/model_internal.h"
 #include "tests/support/ranks_memory.h"
 
 enum { MOST_RANKS = 8, GROUPS = 5, STEPS = 4 };
@@ -20,11 +20,14 @@ struct training {
     int parts; // of a group
 };
 
+struct rank;
+
 // Some steps of it, by so many ranks.
 struct job {
     const struct training *training;
     int ranks, end;        // until so many steps are done
     const char *from, *to; // directories of a training state, NULL: none, and of a checkpoint
+    status (*run)(struct rank *rank, struct model *model); // something else to do; NULL: the steps
 };
 
 struct rank {
@@ -100,18 +103,19 @@ static status rank_train(struct rank *rank, struct model *model) {
 
 static void *rank_run(void *argument) {
     struct rank *rank = argument;
+    status (*const run)(struct rank *, struct model *) = rank->job->run ? rank->job->run : rank_train;
     struct model_options options = rank->job->training->options;
     struct model *model = NULL;
     options.ranks = rank->ranks;
     rank->result = model_open(&model, rank->job->training->it.dir, &options);
-    if (rank->result == OK) rank->result = rank_train(rank, model);
+    if (rank->result == OK) rank->result = run(rank, model);
     if (rank->result != OK) snprintf(rank->text, sizeof rank->text, "%s", fail_text());
     model_free(&model);
     ranks_free(&rank->ranks);
     return NULL;
 }
 
-static void job_run(const struct job *job, struct rank *out) {
+static void job_try(const struct job *job, struct rank *out) {
     struct ranks *ranks[MOST_RANKS] = {NULL};
     if (job->ranks > 1) ranks_memory_open(job->ranks, ranks);
     for (int r = 0; r < job->ranks; r++) {
@@ -119,6 +123,10 @@ static void job_run(const struct job *job, struct rank *out) {
         assert_int_equal(pthread_create(&out[r].thread, NULL, rank_run, &out[r]), 0);
     }
     for (int r = 0; r < job->ranks; r++) pthread_join(out[r].thread, NULL);
+}
+
+static void job_run(const struct job *job, struct rank *out) {
+    job_try(job, out);
     for (int r = 0; r < job->ranks; r++)
         if (out[r].result != OK) print_error("rank %d of %d: %s\n", r, job->ranks, out[r].text);
     for (int r = 0; r < job->ranks; r++) assert_int_equal(out[r].result, OK);
@@ -145,11 +153,11 @@ static void expect_same_files(struct arena *arena, const char *one, const char *
 static void expect_same_training(struct training *training, const int *counts) {
     struct rank one, many[MOST_RANKS];
     struct arena *arena = &training->it.arena;
-    struct job job = {training, 1, STEPS, NULL, unit_new_directory()};
+    struct job job = {training, 1, STEPS, .to = unit_new_directory()};
     job_run(&job, &one);
     const char *expected = job.to;
     for (; *counts; counts++) {
-        job = (struct job){training, *counts, STEPS, NULL, unit_new_directory()};
+        job = (struct job){training, *counts, STEPS, .to = unit_new_directory()};
         job_run(&job, many);
         for (int r = 0; r < job.ranks; r++) {
             for (int step = 0; step < STEPS; step++) {
@@ -164,9 +172,9 @@ static void expect_same_training(struct training *training, const int *counts) {
         expect_same_files(arena, expected, job.to);
     }
     const char *middle = unit_new_directory();
-    job = (struct job){training, 3, 2, NULL, middle};
+    job = (struct job){training, 3, 2, .to = middle};
     job_run(&job, many);
-    job = (struct job){training, 2, STEPS, middle, unit_new_directory()};
+    job = (struct job){training, 2, STEPS, middle, .to = unit_new_directory()};
     job_run(&job, many);
     for (int r = 0; r < 2; r++) assert_true(many[r].hash == one.hash && many[r].reference == one.reference);
     expect_same_files(arena, expected, job.to);
@@ -189,9 +197,78 @@ TEST(ranks_on_gpus_train_to_the_same_bytes) {
     if (!case_emulator()) return;
     SCOPED(struct training, training_close) training = training_open("even", "emulated", "bfloat16", true, 1);
     expect_same_training(&training, counts);
-    if (!EMULATOR_IS_FAST) return;
-    SCOPED(struct training, training_close) halves = training_open("pairs", "emulated", "bfloat16", true, 2);
-    expect_same_training(&halves, counts);
-    SCOPED(struct training, training_close) wide = training_open("clip", "emulated", "float32", false, 1);
-    expect_same_training(&wide, counts);
+}
+
+// One turn of all ranks. What a rank owns of its own leaf stays where it is.
+static status rank_send(struct rank *rank, struct model *model) {
+    const struct parameter_table *table = &model->weights->base.table;
+    const uint64_t others = (uint64_t)rank->job->ranks - 1;
+    uint64_t expected = others; // a byte to each says what the leaf has
+    TRY(model_turn(model, rank->job->ranks));
+    TRY(leaf_accumulate(rank->job->training, model, 0, 0));
+    for (size_t i = 0; i < table->bucket_count; i++) {
+        const struct parameter_bucket *bucket = &table->buckets[i];
+        const struct param_piece own = shard_own(bucket, rank->ranks);
+        expected += (uint64_t)(bucket->count - (own.end - own.first)) *
+                    element_size(table->ranges[bucket->range].decay ? ELEMENT_BF16 : ELEMENT_F32);
+    }
+    if (rank->ranks->sent != expected)
+        return fail(BUG, "%llu bytes were sent, not %llu", (unsigned long long)rank->ranks->sent,
+                    (unsigned long long)expected);
+    return OK;
+}
+
+TEST(a_rank_sends_of_its_leaf_what_others_own_and_once) {
+    SCOPED(struct training, training_close) training = training_open("even", "cpu", "bfloat16", true, 1);
+    struct rank many[MOST_RANKS];
+    for (int ranks = 2; ranks <= 4; ranks++) job_run(&(struct job){&training, ranks, .run = rank_send}, many);
+}
+
+// Rank 1 gives up in the first turn, before or behind its leaf; or its leaf is none.
+static int failing; // 0, 1, 2
+static status rank_fail(struct rank *rank, struct model *model) {
+    static const int64_t unknown = 1 << 20;
+    const struct train_completion completion = {.completion = {&unknown, 1}, .advantage = 1};
+    const struct model_prompt *prompt = &rank->job->training->it.prompt;
+    struct train_result result;
+    double norm;
+    if (rank->own == 1 && failing == 0) return fail(DATAERR, "given up");
+    TRY(model_turn(model, 3));
+    if (rank->own == 1 && failing == 1)
+        TRY(model_accumulate(model, prompt, &completion, 1, &(struct loss_options){0}, 1, &result));
+    TRY(leaf_accumulate(rank->job->training, model, 0, 0));
+    if (rank->own == 1) return fail(DATAERR, "given up");
+    return model_step(model, &rates, &norm);
+}
+
+TEST(the_others_end_when_a_rank_fails) {
+    SCOPED(struct training, training_close) training = training_open("even", "cpu", "float32", true, 1);
+    struct rank three[3];
+    for (failing = 0; failing < 3; failing++) {
+        job_try(&(struct job){&training, 3, .run = rank_fail}, three);
+        assert_int_equal(three[1].result, failing == 1 ? BAD_SAMPLE : DATAERR);
+        for (int r = 0; r < 3; r += 2) {
+            assert_int_equal(three[r].result, UNAVAILABLE);
+            assert_non_null(strstr(three[r].text, "rank 1 has left"));
+        }
+    }
+}
+
+TEST(what_would_confuse_the_ranks_is_refused) {
+    SCOPED(struct training, training_close) training = training_open("even", "cpu", "float32", true, 1);
+    struct model_options options = training.options;
+    struct ranks *ranks[2];
+    double norm;
+    ranks_memory_open(2, ranks);
+    options.ranks = ranks[0];
+    struct model *model = case_model(&training.it, &options);
+    assert_int_equal(model_turn(model, 0), BUG);
+    assert_int_equal(model_turn(model, 3), BUG);
+    assert_int_equal(leaf_accumulate(&training, model, 0, 0), BUG);
+    MUST(model_turn(model, 1));
+    assert_int_equal(model_turn(model, 1), BUG);
+    assert_int_equal(model_step(model, &rates, &norm), BUG);
+    assert_int_equal(model_save_grads(model, "grads"), USAGE);
+    model_free(&model);
+    for (int r = 0; r < 2; r++) ranks_free(&ranks[r]);
 }
