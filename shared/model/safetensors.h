@@ -62,7 +62,7 @@ int64_t stored_tensor_count(const struct stored_tensor *tensor);
 const char *stored_tensor_shape(const struct stored_tensor *tensor, char *text, size_t size);
 
 // The processes that write a file together, each what it has of the data. Where a struct is asked for, NULL or a count
-// of 1 is one process alone; only the tests have more so far.
+// of 1 is one process alone.
 struct file_ranks {
     int own, count; // rank 0 makes the file and gives it its name
     // all[r] = what rank r has at all[r]; waits for all ranks. UNAVAILABLE when one is gone.
