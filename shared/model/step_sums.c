@@ -2,9 +2,8 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
-
-#include "shared/base/log.h"
 
 // A leaf's gradient of a bucket.
 struct leaf_bucket {
@@ -134,8 +133,10 @@ status step_sums_init(struct step_sums *sums, struct backend *backend, const str
 void step_sums_release(struct step_sums *sums) {
     if (!sums->backend) return;
     struct sum_traffic *traffic = sums->traffic;
+    char reason[1000]; // why there may be something on its way
+    snprintf(reason, sizeof reason, "%s", fail_text());
     for (int i = 0; traffic && i < 2; i++) {
-        if (ranks_end(sums->ranks, &traffic->two[i].exchange) != OK) log_debug("%s", fail_text());
+        if (ranks_end(sums->ranks, &traffic->two[i].exchange) != OK) (void)fail(UNAVAILABLE, "%s", reason);
         free(traffic->two[i].leaf);
         free(traffic->two[i].received);
     }

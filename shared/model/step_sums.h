@@ -39,7 +39,7 @@ struct step_sums {
 status step_sums_init(struct step_sums *sums, struct backend *backend, const struct parameter_table *table, int ranges,
                       struct gradient_types types, struct ranks *rank_list);
 
-// Frees the memory, after what is on its way, and zeroes the struct. A zeroed struct is fine.
+// Frees the memory, after what is on its way, and zeroes the struct. Keeps fail_text. A zeroed struct is fine.
 void step_sums_release(struct step_sums *sums);
 
 // Returns the bytes of a leaf's gradient, on a backend that does or does not round products (struct backend_info).

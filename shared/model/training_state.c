@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -90,6 +91,25 @@ void rank_share_init(struct rank_share *out, struct arena *arena, const struct p
     for (size_t i = 0; i < table->bucket_count; i++) pieces[i] = shard_own(&table->buckets[i], ranks);
     out->file = (struct file_ranks){.own = ranks->own, .count = ranks->count, .meet = rank_share_meet};
     out->share = (struct param_share){&out->file, pieces, table->bucket_count};
+}
+
+status rank_share_agree(const struct rank_share *share, status result) {
+    struct ranks *ranks = share->ranks;
+    char reason[1000];
+    unsigned char *all;
+    if (!ranks) return result;
+    snprintf(reason, sizeof reason, "%s", fail_text());
+    NEW(&all, (size_t)ranks->count);
+    all[ranks->own] = (unsigned char)result;
+    const status met = ranks_gather(ranks, all, sizeof *all);
+    if (result != OK)
+        (void)fail(result, "%s", reason);
+    else
+        result = met;
+    for (int rank = 0; rank < ranks->count && result == OK; rank++)
+        if (all[rank] != OK) result = fail((status)all[rank], "rank %d has failed; it says why", rank);
+    free(all);
+    return result;
 }
 
 struct tensor_list tensor_list_make(struct arena *arena, size_t capacity) {

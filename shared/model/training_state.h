@@ -48,6 +48,10 @@ struct rank_share {
 void rank_share_init(struct rank_share *out, struct arena *arena, const struct parameter_table *table,
                      struct ranks *ranks);
 
+// Tells all ranks this one's result of something that they have done together. Returns it, with its fail_text, unless
+// it is OK; else OK if it is OK on all, or the code of another rank, which the text names. So they go on alike.
+status rank_share_agree(const struct rank_share *share, status result);
+
 // Tensors that become a file, each with a parameter's numbers in an array.
 struct tensor_list {
     struct stored_tensor *tensors;

@@ -171,6 +171,10 @@ static void expect_same_training(struct training *training, const int *counts) {
         }
         expect_same_files(arena, expected, job.to);
     }
+    job = (struct job){training, 3, STEPS, expected, .to = unit_new_directory()}; // as it is
+    job_run(&job, many);
+    for (int r = 0; r < 3; r++) assert_true(many[r].hash == one.hash && many[r].reference == one.reference);
+    expect_same_files(arena, expected, job.to);
     const char *middle = unit_new_directory();
     job = (struct job){training, 3, 2, .to = middle};
     job_run(&job, many);
@@ -252,6 +256,29 @@ TEST(the_others_end_when_a_rank_fails) {
             assert_non_null(strstr(three[r].text, "rank 1 has left"));
         }
     }
+}
+
+// Rank 0 cannot make the directory, rank 1 cannot read the state; then all go on.
+static status rank_save(struct rank *rank, struct model *model) {
+    SCOPED(struct arena, arena_release) arena = {0};
+    const char *file = path_join(&arena, unit_directory(), "no-directory");
+    if (rank->own == 0) TRY(file_write_atomic(file, "", 0));
+    if (model_save(model, file) != UNAVAILABLE) return fail(BUG, "saved to a file: %s", fail_text());
+    if (rank->own && !strstr(fail_text(), "rank 0")) return fail(BUG, "no rank is named: %s", fail_text());
+    const status result = model_load_state(model, rank->own == 1 ? file : rank->job->from);
+    if (result != DATAERR) return fail(BUG, "loaded from a file: %s", fail_text());
+    if (rank->own != 1 && !strstr(fail_text(), "rank 1")) return fail(BUG, "no rank is named: %s", fail_text());
+    return rank_train(rank, model);
+}
+
+TEST(ranks_go_on_when_one_could_not_save_or_load) {
+    SCOPED(struct training, training_close) training = training_open("even", "cpu", "float32", true, 1);
+    struct rank one, three[3];
+    struct job job = {&training, 1, 1, .to = unit_new_directory()};
+    job_run(&job, &one);
+    job_run(&(struct job){&training, 3, 2, job.to, unit_new_directory(), rank_save}, three);
+    job_run(&(struct job){&training, 1, 2, job.to, .to = unit_new_directory()}, &one);
+    for (int r = 0; r < 3; r++) assert_true(three[r].hash == one.hash);
 }
 
 TEST(what_would_confuse_the_ranks_is_refused) {

@@ -368,6 +368,7 @@ status model_save(struct model *model, const char *dir) {
     const bool leader = !model->options.ranks || model->options.ranks->own == 0;
     status result = leader ? dir_make(dir) : OK;
     if (result == OK) result = parameter_table_match(table, store, found);
+    result = rank_share_agree(&model->trainer.share, result);
     for (size_t i = 0; result == OK && i < count;) { // one file after another
         const char *file = safetensors_at(store, i)->file;
         struct tensor_list list = tensor_list_make(&arena, count - i);
@@ -384,7 +385,7 @@ status model_save(struct model *model, const char *dir) {
     if (result == OK && leader) result = checkpoint_copy_files(model->dir, dir, store, NULL);
     if (result == OK && leader) result = dir_sync(dir);
     arena_release(&arena);
-    return result;
+    return rank_share_agree(&model->trainer.share, result);
 }
 
 static struct training_state model_state(struct model *model) {
@@ -403,14 +404,14 @@ static struct training_state model_state(struct model *model) {
 status model_save_state(struct model *model, const char *dir) {
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
     const struct training_state state = model_state(model);
-    return training_state_save(&state, dir);
+    return rank_share_agree(&model->trainer.share, training_state_save(&state, dir));
 }
 
 status model_load_state(struct model *model, const char *dir) {
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
     const struct training_state state = model_state(model);
     for (int i = 0; i < 2; i++) shared_weights_begin_change(&model->trainer.lent[i]);
-    TRY(training_state_load(&state, dir));
+    TRY(rank_share_agree(&model->trainer.share, training_state_load(&state, dir)));
     model->weights->base.hash_known = false;
     const size_t buckets = model->weights->base.table.bucket_count;
     TRY(shard_gather(model->backend, &model->weights->base.values, buckets, model->options.ranks));
