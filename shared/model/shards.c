@@ -74,50 +74,64 @@ done:
     return result;
 }
 
-size_t shard_gather_bytes(const struct parameter_table *table, size_t buckets, enum element type) {
+// The bytes of the largest bucket.
+static size_t shard_largest(const struct parameter_table *table, size_t buckets, enum element type) {
     int64_t largest = 0;
     for (size_t b = 0; b < buckets; b++)
         if (table->buckets[b].count > largest) largest = table->buckets[b].count;
     return (size_t)largest * element_size(type);
 }
 
+size_t shard_gather_bytes(const struct parameter_table *table, size_t buckets, enum element type) {
+    return 2 * shard_largest(table, buckets, type);
+}
+
+// Each bucket is on its way while the one before it is uploaded and the next one downloaded.
 status shard_gather(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks) {
     if (!ranks) return OK;
     const struct operations *ops = backend->ops;
+    const size_t count = (size_t)ranks->count, size = element_size(array->types[0]);
+    const size_t largest = shard_largest(array->table, buckets, array->types[0]);
+    struct rank_exchange *exchanges[2] = {NULL, NULL};
     struct rank_piece *sends, *receives;
-    char *values;
+    char *values; // of two buckets
     status result = OK;
-    TRY(mem_new_large(&values, shard_gather_bytes(array->table, buckets, array->types[0]), 1));
-    NEW(&sends, 2 * (size_t)ranks->count);
-    receives = sends + ranks->count;
-    for (size_t b = 0; b < buckets; b++) {
-        const struct parameter_bucket *bucket = &array->table->buckets[b];
-        const enum element type = array->types[bucket->range];
-        const size_t size = element_size(type);
+    TRY(mem_new_large(&values, 2, largest));
+    NEW(&sends, 2 * count);
+    receives = sends + count;
+    for (size_t b = 0; b <= buckets; b++) {
+        if (b < buckets) {
+            const struct parameter_bucket *bucket = &array->table->buckets[b];
+            const struct param_piece own = shard_own(bucket, ranks);
+            for (int rank = 0; rank < ranks->count; rank++) {
+                const struct param_piece piece = shard_piece(bucket, rank, ranks->count);
+                receives[rank].rank = rank;
+                receives[rank].data = values + b % 2 * largest + (size_t)(piece.first - bucket->offset) * size;
+                receives[rank].bytes = (size_t)(piece.end - piece.first) * size;
+            }
+            for (int rank = 0; rank < ranks->count; rank++) {
+                sends[rank] = receives[ranks->own];
+                sends[rank].rank = rank;
+            }
+            if (own.first < own.end)
+                TRY_TO(result, done,
+                       ops->download(backend, receives[ranks->own].data, array->types[0], param_slice(array, own)));
+            TRY_TO(result, done, ranks_begin(ranks, sends, count, receives, count, &exchanges[b % 2]));
+        }
+        if (b == 0) continue;
+        const struct parameter_bucket *bucket = &array->table->buckets[b - 1];
         const struct param_piece own = shard_own(bucket, ranks);
-        struct rank_exchange *exchange;
-        for (int rank = 0; rank < ranks->count; rank++) {
-            const struct param_piece piece = shard_piece(bucket, rank, ranks->count);
-            receives[rank] = (struct rank_piece){rank, values + (size_t)(piece.first - bucket->offset) * size,
-                                                 (size_t)(piece.end - piece.first) * size};
-        }
-        for (int rank = 0; rank < ranks->count; rank++) {
-            sends[rank] = receives[ranks->own];
-            sends[rank].rank = rank;
-        }
-        if (own.first < own.end)
-            TRY_TO(result, done, ops->download(backend, receives[ranks->own].data, type, param_slice(array, own)));
-        TRY_TO(result, done,
-               ranks_begin(ranks, sends, (size_t)ranks->count, receives, (size_t)ranks->count, &exchange));
-        TRY_TO(result, done, ranks_end(ranks, &exchange));
         const struct param_piece others[] = {{bucket->offset, own.first}, {own.end, bucket->offset + bucket->count}};
+        TRY_TO(result, done, ranks_end(ranks, &exchanges[(b - 1) % 2]));
         for (int i = 0; i < 2; i++)
             if (others[i].first < others[i].end)
                 TRY_TO(result, done,
                        ops->upload(backend, param_slice(array, others[i]),
-                                   values + (size_t)(others[i].first - bucket->offset) * size, type));
+                                   values + (b - 1) % 2 * largest + (size_t)(others[i].first - bucket->offset) * size,
+                                   array->types[0]));
     }
 done:
+    for (int i = 0; i < 2; i++) (void)ranks_end(ranks, &exchanges[i]); // those that a failure has left
     free(sends);
     free(values);
     return result;
