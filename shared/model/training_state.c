@@ -79,7 +79,7 @@ done:
 
 // Shows what each rank shows, 8 bytes.
 static status rank_share_meet(struct file_ranks *file, uint64_t *all) {
-    struct rank_share *own = (struct rank_share *)((char *)file - offsetof(struct rank_share, file));
+    struct rank_share *own = (struct rank_share *)(void *)((char *)file - offsetof(struct rank_share, file));
     return ranks_gather(own->ranks, all, sizeof *all);
 }
 
