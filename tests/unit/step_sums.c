@@ -14,6 +14,29 @@ TEST(units_depend_on_the_number_of_elements_alone) {
     }
 }
 
+TEST(ranks_own_whole_units_of_a_bucket_as_many_as_the_others) {
+    static const int counts[] = {1, 2, 3, 4, 7, 16, 64};
+    for (int64_t elements = 64; elements < INT64_C(1) << 40; elements += (elements / 3 + 63) / 64 * 64) {
+        const struct parameter_bucket bucket = {.offset = 640, .count = elements};
+        const int64_t unit = shard_unit(elements);
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            const int count = counts[c];
+            int64_t end = bucket.offset, most = 0;
+            for (int rank = 0; rank < count; rank++) {
+                const struct param_piece piece = shard_piece(&bucket, rank, count);
+                const int64_t own = piece.end - piece.first, units = (elements + unit - 1) / unit;
+                assert_int_equal(piece.first, end);
+                assert_int_equal((piece.first - bucket.offset) % unit, 0);
+                assert_in_range((own + unit - 1) / unit, units / count, (units + count - 1) / count);
+                end = piece.end;
+                if (own > most) most = own;
+            }
+            assert_int_equal(end, bucket.offset + bucket.count);
+            assert_in_range(shard_most(&bucket, count), most, most + unit - 1);
+        }
+    }
+}
+
 // The precisions of a model, of the gradients of matrices, and of their sums.
 struct precisions {
     const char *model, *gradients, *sums;
