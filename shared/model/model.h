@@ -82,6 +82,7 @@ struct model_info {
     int patch_size, spatial_merge_size, temporal_patch_size; // 14, 2, 2
     const char *precision;                                   // the one in use
     const char *device_kind;                                 // "cpu", or the name of the GPU
+    const char *product_library; // that computes large products, with its version; NULL: the device's own kernels do
     uint64_t parameter_count;
 };
 

@@ -66,8 +66,7 @@ status checkpoint_write(struct optim *optim, bool whole) {
     // The run's directory is not made again: it may have been moved.
     if ((mkdir(out, 0777) && errno != EEXIST) || mkdir(temporary, 0777))
         TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot make the directory: %s", temporary, strerror(errno)));
-    if (whole) TRY_TO(result, done, model_save(optim->model, temporary));
-    TRY_TO(result, done, model_save_state(optim->model, temporary));
+    TRY_TO(result, done, order_save(optim, temporary, whole));
     TRY_TO(result, done, file_write_atomic(path_join(&arena, temporary, PROGRESS_NAME), progress.data, progress.size));
     TRY_TO(result, done, dir_sync(temporary));
     TRY_TO(result, done, dir_remove(old));
@@ -173,7 +172,7 @@ done:
 static status checkpoint_read(struct optim *optim, struct arena *arena, const char *dir, struct progress *progress) {
     char *path = path_join(arena, dir, PROGRESS_NAME);
     TRY(progress_read(progress, arena, path));
-    TRY(model_load_state(optim->model, dir));
+    TRY(order_load(optim, dir));
     if (progress->step != model_version(optim->model))
         return fail(DATAERR, "%s: step %lld, but the training state beside it is of step %lld", path, progress->step,
                     (long long)model_version(optim->model));

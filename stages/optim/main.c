@@ -40,23 +40,14 @@ static status optim_open(void **state, struct stage_context *context) {
     NEW(&optim->leaves, (size_t)options->groups_per_step * (size_t)optim->parts);
     TRY(dir_make(options->out));
     TRY(input_builder_open(&optim->input, context));
-    const struct model_options model_options = {
-        .device = options->model.common.device,
-        .threads = (int)options->model.common.threads,
-        .precision = options->model.common.precision,
-        .gradient_precision = options->gradient_precision,
-        .sum_precision = options->sum_precision,
-        .moment_precision = options->moment_precision,
-        .training = true,
-        .train_vision = options->train_vision,
-        .kept_activations = -1,
-        .ema = options->ema_every > 0,
-    };
-    TRY(model_open(&optim->model, options->model.dir, &model_options));
+    optim->ranks = stage_ranks(context);
+    TRY(orders_open_model(&optim->model, options, optim->ranks));
     const struct model_info *info = model_get_info(optim->model);
     optim->input.info = info;
     TRY(model_hash(optim->model, &optim->initial_hash));
     TRY(model_hash_files(optim->model, &optim->files_hash));
+    TRY(orders_join(optim->model, optim->ranks));
+    optim->joined = optim->ranks != NULL;
     optim->model_path = realpath(options->model.dir, NULL);
     if (!optim->model_path) return fail(UNAVAILABLE, "%s: %s", options->model.dir, strerror(errno));
     optim->save_seconds = SAVED_BYTES_PER_PARAMETER * (double)info->parameter_count / saved_bytes_per_second;
@@ -88,6 +79,11 @@ static void optim_remove_old(struct optim *optim) {
     if (retention_apply(optim, true) != OK) log_info("%s", fail_text());
 }
 
+// Whether this process can neither train nor save any more.
+static bool optim_lost_ranks(const struct optim *optim) {
+    return optim->ranks && optim->ranks->failed;
+}
+
 // Writes the last checkpoint, unless the newest one has the last step already. A state of that step is as good, unless
 // a model directory is needed. In a pipeline, where every step would have to be trained again, it is tried for a while.
 static status optim_save_last(struct optim *optim, bool need_whole) {
@@ -98,14 +94,14 @@ static status optim_save_last(struct optim *optim, bool need_whole) {
         log_info("%zu groups did not fill a step of %lld and were not trained", optim->untrained,
                  (long long)optim->options->groups_per_step);
     optim->untrained = 0;
-    if (optim->finished || !optim->opened || optim->unsound) return OK;
+    if (optim->finished || !optim->opened || optim->unsound || optim_lost_ranks(optim)) return OK;
     optim->finished = true;
     const int64_t saved_step = optim->saved_step;
     const bool due = model_version(optim->model) > saved_step || (need_whole && !optim->saved_whole);
     while (due) {
         const status result = checkpoint_write(optim, true);
         const double waited = clock_monotonic() - begun;
-        if (result != UNAVAILABLE || !stage_in_pipeline(optim->context)) {
+        if (result != UNAVAILABLE || !stage_in_pipeline(optim->context) || optim_lost_ranks(optim)) {
             TRY(result);
             break;
         }
@@ -141,7 +137,7 @@ static status optim_on_idle(void *state, bool run_over) {
     if (!now && !state_due && !(optim->failed_saves && elapsed >= RETRY_S)) return OK;
     const bool whole = now || optim->unsaved_whole;
     status result = checkpoint_write(optim, whole);
-    if (result == BUG) return result;
+    if (result == BUG || optim_lost_ranks(optim)) return result;
     optim->unsaved_whole = result != OK && whole;
     if (result == OK) return OK;
     optim->saved_at = clock_monotonic();
@@ -196,6 +192,7 @@ static status optim_close(void *state) {
     struct optim *optim = state;
     if (!optim) return OK;
     status result = optim_save_last(optim, false);
+    orders_end(optim);
     input_builder_close(&optim->input); // before the model, which it refers to
     model_free(&optim->model);
     free(optim->batch);
@@ -221,6 +218,7 @@ static const struct stage optim_stage = {
     .on_stop = optim_on_stop,
     .publish_files = publish_files,
     .position = optim_position,
+    .follow = orders_follow,
     .close = optim_close,
 };
 

@@ -28,6 +28,9 @@ struct optim {
     struct stage_context *context;
     struct input_builder input;
     struct model *model;
+    struct ranks *ranks;   // that train it with this process; NULL: none
+    bool joined;           // they follow its orders
+    bool compared;         // a step of this process was the same on all ranks
     uint64_t initial_hash; // of the weights in options->model.dir, as they are used
     uint64_t files_hash;   // of the same, as they stand in the files
     char *model_path;      // options->model.dir without links
@@ -112,6 +115,40 @@ status step_train(struct optim *optim, struct step_metrics *metrics);
 // Returns the learning rate of a step, 0 for the first: it rises linearly during the warm-up, then it falls along half
 // a cosine to 0. Without a number of steps it stays constant.
 double step_lr(const struct optim *optim, int64_t step);
+
+// ---- orders.c ----
+
+// Each of these is carried out by all ranks together; without ranks by this process. A failure is that of the call of
+// model.h, or of another rank, which it names; then optim->ranks->failed is set. But when files cannot be written or
+// read, all ranks can go on.
+
+// Opens the model to be trained, as the options say.
+status orders_open_model(struct model **model, const struct optim_options *options, struct ranks *ranks);
+
+// All ranks compare what they have opened. USAGE or DATAERR names one that would compute other bits.
+status orders_join(struct model *model, struct ranks *ranks);
+
+// A turn: results[r] = what leaf r says, which rank r has accumulated, r < sources, which is at most the number of
+// ranks. A failure in a leaf names its group; BUG, UNAVAILABLE, or as model_accumulate.
+status order_turn(struct optim *optim, const struct leaf_input *leaves, int sources, struct train_result *results);
+
+// As model_step; BUG when the weights of the ranks differ after the first one.
+status order_step(struct optim *optim, const struct optimizer_options *adamw, double *norm);
+
+// As model_update_ema.
+status order_update_ema(struct optim *optim, double decay);
+
+// Writes the training state into `dir`, and a model directory if `whole`. BUG when the weights of the ranks differ.
+status order_save(struct optim *optim, const char *dir, bool whole);
+
+// As model_load_state.
+status order_load(struct optim *optim, const char *dir);
+
+// Tells the other ranks that the training is over.
+void orders_end(struct optim *optim);
+
+// Runs a process of rank 1 or above: the function follow of the stage.
+status orders_follow(const void *options, struct ranks *ranks);
 
 // ---- metrics.c ----
 

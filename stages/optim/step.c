@@ -62,12 +62,13 @@ done:
     return result;
 }
 
-// Adds the gradient of a leaf, and what it says to its group. `weight` is that of the group's loss.
-static status step_accumulate(struct optim *optim, const struct leaf *leaf, double weight) {
+// *out = a leaf with everything that its pass reads, most of it in `input`, which is to be released in any case.
+// `weight` is that of the group's loss.
+static status step_open_leaf(struct optim *optim, const struct leaf *leaf, double weight, struct stage_input *input,
+                             struct leaf_input *out) {
     const struct optim_options *options = optim->options;
     const int64_t version = model_version(optim->model);
-    struct step_group *added = &optim->batch[leaf->group];
-    struct group *group = added->group;
+    struct group *group = optim->batch[leaf->group].group;
     const struct loss_options loss = {.kl_beta = options->kl,
                                       .clip_low = options->clip_low,
                                       .clip_high = options->clip_high,
@@ -75,15 +76,10 @@ static status step_accumulate(struct optim *optim, const struct leaf *leaf, doub
                                       .kl_separate = options->kl_parts == OPTIM_KL_SEPARATE,
                                       .token_weight =
                                           options->loss == OPTIM_LOSS_TOKENS ? 1.0 / (double)optim->batch_tokens : 0};
-    struct stage_input input = {0};
-    struct train_completion *completions = NULL;
-    bool *accurate = NULL;
-    struct train_result trained = {0};
-    status result = OK;
     assert(group->advantages.count == group->completion_count);
-    TRY_TO(result, done, stage_input_open(&optim->input, group, INPUT_COMPLETIONS, &input));
-    NEW(&completions, leaf->count);
-    NEW(&accurate, group->completion_count);
+    TRY(stage_input_open(&optim->input, group, INPUT_COMPLETIONS, input));
+    struct train_completion *completions = arena_alloc(&input->arena, leaf->count * sizeof *completions);
+    bool *accurate = arena_alloc(&input->arena, group->completion_count * sizeof *accurate);
     if (options->kl_on == OPTIM_KL_ACCURATE) reward_find_accurate(&group->rewards.accuracy, accurate);
     for (size_t k = 0; k < leaf->count; k++) {
         const size_t i = leaf->first + k;
@@ -92,7 +88,7 @@ static status step_accumulate(struct optim *optim, const struct leaf *leaf, doub
         bool older = false; // some token was sampled by an older policy
         for (size_t t = 0; t < completion->versions.count; t++) older |= completion->versions.data[t] < version;
         completions[k] = (struct train_completion){
-            .completion = {input.completions[i].data, input.completions[i].count},
+            .completion = {input->completions[i].data, input->completions[i].count},
             .advantage = group->advantages.data[i],
             .old_logprobs = completion->logprobs.data,
             .ref_logprobs = loss.kl_beta > 0 ? group->reference.logprobs[i].data : NULL,
@@ -103,17 +99,39 @@ static status step_accumulate(struct optim *optim, const struct leaf *leaf, doub
         completions[k].has_answer = true;
         completions[k].answer = (struct token_range){(size_t)answer->first, (size_t)answer->end};
     }
-    result = model_accumulate(optim->model, &input.prompt, completions, leaf->count, &loss, weight, &trained);
-    if (result == OK && !isfinite(trained.entropy))
-        result = fail(DATAERR, "the log-probabilities of the sampler are not finite");
-    optim->unsound = result == DATAERR;
-    TRY_TO(result, done, result);
-    leaf_add_result(&added->trained, &trained);
-done:
-    free(accurate);
-    free(completions);
-    stage_input_release(&input);
-    return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
+    *out = (struct leaf_input){.group = group->id.data,
+                               .prompt = input->prompt,
+                               .completions = completions,
+                               .count = leaf->count,
+                               .loss = loss,
+                               .weight = weight};
+    return OK;
+}
+
+// Adds the gradients of the next leaves, one a rank, and what they say to their groups.
+static status step_turn(struct optim *optim, const struct leaf *leaves, int sources, double weight) {
+    struct stage_input *inputs;
+    struct leaf_input *opened;
+    struct train_result *results;
+    status result = OK;
+    NEW(&inputs, (size_t)sources);
+    NEW(&opened, (size_t)sources);
+    NEW(&results, (size_t)sources);
+    for (int i = 0; i < sources && result == OK; i++) {
+        result = step_open_leaf(optim, &leaves[i], weight, &inputs[i], &opened[i]);
+        if (result != OK) fail_prefix(result, "group %s", optim->batch[leaves[i].group].group->id.data);
+    }
+    if (result == OK) {
+        result = order_turn(optim, opened, sources, results);
+        optim->unsound = result == DATAERR;
+    }
+    for (int i = 0; i < sources && result == OK; i++)
+        leaf_add_result(&optim->batch[leaves[i].group].trained, &results[i]);
+    for (int i = 0; i < sources; i++) stage_input_release(&inputs[i]);
+    free(results);
+    free(opened);
+    free(inputs);
+    return result;
 }
 
 double step_lr(const struct optim *optim, int64_t step) {
@@ -145,12 +163,15 @@ status step_train(struct optim *optim, struct step_metrics *metrics) {
     // The mean over the step's groups of their losses, or the mean over the step's tokens.
     const double share = 1.0 / (double)count, weight = options->loss == OPTIM_LOSS_TOKENS ? 1 : share;
     leaf_sort(optim->leaves, optim->leaf_count);
-    for (size_t i = 0; i < optim->leaf_count && trained == OK; i++)
-        trained = step_accumulate(optim, &optim->leaves[i], weight);
+    const size_t ranks = optim->ranks ? (size_t)optim->ranks->count : 1;
+    for (size_t i = 0; i < optim->leaf_count && trained == OK; i += ranks) {
+        const size_t left = optim->leaf_count - i;
+        trained = step_turn(optim, &optim->leaves[i], (int)(left < ranks ? left : ranks), weight);
+    }
     for (size_t i = 0; i < count && trained == OK; i++) metrics_add(metrics, &groups[i], weight, share);
     if (trained == OK && options->gradients) trained = model_save_grads(optim->model, options->gradients);
     if (trained == OK) {
-        trained = model_step(optim->model, &adamw, &metrics->grad_norm);
+        trained = order_step(optim, &adamw, &metrics->grad_norm);
         optim->unsound = trained == DATAERR;
         if (optim->unsound) { // with the ids of the groups, as many as fit a line
             struct buf ids = {0};
@@ -184,7 +205,7 @@ status step_train(struct optim *optim, struct step_metrics *metrics) {
     }
     const bool ema_due = options->ema_every && step % options->ema_every == 0;
     if (ema_due) {
-        TRY(model_update_ema(optim->model, options->ema_decay));
+        TRY(order_update_ema(optim, options->ema_decay));
         optim->ema_step = step;
     }
     const status published = publish_weights(optim, ema_due);

@@ -63,6 +63,7 @@ static status model_load(struct model *model) {
         .temporal_patch_size = config->vision.temporal_patch_size,
         .precision = type == ELEMENT_BF16 ? "bfloat16" : "float32",
         .device_kind = model->backend_info.kind,
+        .product_library = model->backend_info.product_library,
         .parameter_count = table->parameter_count,
     };
     TRY(safetensors_open_dir(&model->store, model->dir));
