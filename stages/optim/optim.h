@@ -125,7 +125,7 @@ double step_lr(const struct optim *optim, int64_t step);
 // Opens the model to be trained, as the options say.
 status orders_open_model(struct model **model, const struct optim_options *options, struct ranks *ranks);
 
-// All ranks compare what they have opened. USAGE or DATAERR names one that would compute other bits.
+// All ranks show rank 0 what they have opened. USAGE or DATAERR names one that would compute other bits.
 status orders_join(struct model *model, struct ranks *ranks);
 
 // A turn: results[r] = what leaf r says, which rank r has accumulated, r < sources, which is at most the number of

@@ -1,8 +1,8 @@
 // Several ranks train one model: rank 0, the leader, is optim as the pipeline knows it; the others follow its orders.
 //
 // An order is two exchanges, in which the leader sends to each rank an order and what belongs to it. Then all ranks
-// carry it out together, the leader too, and meet: each says how it went, and all draw the same conclusions. Without
-// other ranks an order is carried out alone.
+// carry it out together, the leader too, and meet: each says how it went, and the leader judges. Without other ranks an
+// order is carried out alone.
 //
 // A rank that cannot go on says why, and all end (ranks_fail). But when files cannot be written or read, the ranks find
 // that out together (safetensors.h), and the leader decides what follows.
@@ -77,39 +77,34 @@ status orders_open_model(struct model **model, const struct optim_options *optio
 }
 
 status orders_join(struct model *model, struct ranks *ranks) {
+    enum { NAMES = 3, MOST = 80 };
+    static const char *const does[NAMES] = {"computes on", "computes in", "multiplies with"};
     struct order_identity {
         uint64_t hash;
-        char device[80], precision[16], library[80];
+        char names[NAMES][MOST];
     } * all;
     const struct model_info *info = model_get_info(model);
+    const char *library = info->product_library ? info->product_library : "its own kernels";
+    const char *const names[NAMES] = {info->device_kind, info->precision, library};
     status result;
     if (!ranks) return OK;
     NEW(&all, (size_t)ranks->count);
     struct order_identity *own = &all[ranks->own];
-    snprintf(own->device, sizeof own->device, "%s", info->device_kind);
-    snprintf(own->precision, sizeof own->precision, "%s", info->precision);
-    snprintf(own->library, sizeof own->library, "%s",
-             info->product_library ? info->product_library : "its own kernels");
+    for (int i = 0; i < NAMES; i++) snprintf(own->names[i], MOST, "%s", names[i]);
     TRY_TO(result, done, model_hash(model, &own->hash));
     TRY_TO(result, done, ranks_gather(ranks, all, sizeof *all));
-    for (int rank = 1; rank < ranks->count && result == OK; rank++) {
-        const struct order_identity *other = &all[rank];
-        if (memcmp(other->device, all->device, sizeof all->device) != 0)
-            result = fail(USAGE, "rank %d computes on %.*s, rank 0 on %.*s: their bits differ", rank,
-                          (int)sizeof other->device, other->device, (int)sizeof all->device, all->device);
-        else if (memcmp(other->precision, all->precision, sizeof all->precision) != 0)
-            result = fail(USAGE, "rank %d computes in %.*s, rank 0 in %.*s: their bits differ", rank,
-                          (int)sizeof other->precision, other->precision, (int)sizeof all->precision, all->precision);
-        else if (memcmp(other->library, all->library, sizeof all->library) != 0)
-            result = fail(USAGE, "rank %d multiplies with %.*s, rank 0 with %.*s: their bits differ", rank,
-                          (int)sizeof other->library, other->library, (int)sizeof all->library, all->library);
-        else if (other->hash != all->hash)
+    for (int rank = 1; rank < ranks->count && ranks->own == 0 && result == OK; rank++) {
+        for (int i = 0; i < NAMES && result == OK; i++)
+            if (memcmp(all[rank].names[i], own->names[i], MOST) != 0)
+                result = fail(USAGE, "rank %d %s %.*s, rank 0 %s %s: their bits differ", rank, does[i], MOST,
+                              all[rank].names[i], does[i], own->names[i]);
+        if (result == OK && all[rank].hash != own->hash)
             result = fail(DATAERR, "rank %d has a model with other weights (hash %016llx) than rank 0 (hash %016llx)",
-                          rank, (unsigned long long)other->hash, (unsigned long long)all->hash);
+                          rank, (unsigned long long)all[rank].hash, (unsigned long long)own->hash);
     }
 done:
     free(all);
-    return result;
+    return result == OK ? OK : ranks_fail(ranks, result);
 }
 
 static status order_execute(struct model *model, const struct ranks *ranks, struct order_work *work,
@@ -143,8 +138,8 @@ static status order_execute(struct model *model, const struct ranks *ranks, stru
     return fail(BUG, "an unknown order, %llu", (unsigned long long)order->kind);
 }
 
-// Carries an order out and meets the other ranks; reports[r] is what rank r says. After a failure of this rank or
-// another one the ranks have failed, too, except by files that cannot be written or read.
+// Carries an order out and meets the other ranks; reports[r] is what rank r says, on which rank 0 judges. After a
+// failure the ranks have failed, too, except by files that cannot be written or read.
 static status order_carry_out(struct model *model, struct ranks *ranks, struct order_work *work,
                               struct order_report *reports) {
     struct order_report *own = &reports[ranks ? ranks->own : 0];
@@ -159,7 +154,8 @@ static status order_carry_out(struct model *model, struct ranks *ranks, struct o
     if (result != OK && !own->result) return ranks_fail(ranks, result);
     TRY(ranks_gather(ranks, reports, sizeof *reports));
     if (own->result) return fail((status)own->result, "%s", own->text);
-    for (int rank = 0; rank < ranks->count; rank++)
+    if (ranks->own) return OK;
+    for (int rank = 1; rank < ranks->count; rank++)
         if (reports[rank].result)
             return fail(rank_failure(reports[rank].result), "rank %d: %.*s", rank, (int)sizeof own->text,
                         reports[rank].text);
