@@ -21,6 +21,7 @@ struct training {
     int parts;                    // of a group
     bool kl;                      // and its parts; otherwise the loss is a mean over tokens
     const char *frames;           // the store of its frames
+    char dir[300];                // the model's
 };
 
 // What a step said.
@@ -128,18 +129,12 @@ static struct group *make_group(const struct model_case *it, int step, int numbe
 
 // ---- a rank ----
 
-static const char *case_dir(const struct training *training) {
-    static char path[300];
-    snprintf(path, sizeof path, "tests/data/model/%s", training->name);
-    return path;
-}
-
 // The options that all ranks have.
 static void rank_set_options(struct rank *rank) {
     const struct training *training = rank->job->training;
     struct optim_options *values = &rank->values;
     options_init(&rank->options, &stage_kinds[STAGE_OPTIM].options, values);
-    values->model.dir = case_dir(training);
+    values->model.dir = training->dir;
     values->model.common.device = "cpu";
     values->model.common.threads = 1;
     values->model.common.precision = training->precision;
@@ -239,6 +234,7 @@ static void *rank_run(void *argument) {
         free(optim.batch);
         free(optim.leaves);
         free(optim.model_path);
+        (void)append_queue_release(&optim.metrics);
     } else {
         rank->result = rank->own == 1 && rank->job->instead ? rank->job->instead(&rank->values, rank->ranks)
                                                             : orders_follow(&rank->values, rank->ranks);
@@ -271,7 +267,9 @@ static void job_run_well(const struct job *job, struct rank *out) {
 // The frames of a case, in a store of their own.
 static struct training training_make(const char *name, const char *precision, int parts, bool kl) {
     SCOPED(struct model_case, case_close) it = case_open(name);
-    struct training training = {name, precision, parts, kl, unit_new_directory()};
+    struct training training = {
+        .name = name, .precision = precision, .parts = parts, .kl = kl, .frames = unit_new_directory()};
+    snprintf(training.dir, sizeof training.dir, "%s", it.dir);
     struct frame_store *store;
     MUST(frame_store_open(&store, training.frames, 0, false));
     for (size_t i = 0; i < it.prompt.media_count; i++) {
