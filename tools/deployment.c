@@ -19,6 +19,10 @@ const char *replica_stage(const struct replica *replica) {
     return replica->stage ? replica->stage->name : SUPERVISOR_NAME;
 }
 
+bool replica_follows(const struct replica *replica) {
+    return replica->rank && replica->number > 1;
+}
+
 const struct replica *deployment_find(const struct deployment *deployment, const char *stage, int number) {
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *replica = &deployment->replicas[i];
@@ -99,7 +103,7 @@ static const char *deployment_tcp(struct arena *arena, const char *address, int 
 // machine, so that one more machine at the end changes no number.
 static status deployment_make_replicas(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
-    const size_t max_number = 12;
+    const size_t max_number = 12 + sizeof ".ranks";
     size_t count = deployment->machines, longest = sizeof SUPERVISOR_NAME + max_number;
     struct arena *arena = &deployment->arena;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
@@ -128,6 +132,8 @@ static status deployment_make_replicas(struct deployment *deployment) {
         struct replica *replica = &deployment->replicas[i];
         replica->local = arena_printf(arena, "ipc://%s/%s-%d", deployment->sockets, replica_stage(replica),
                                       replica->stage ? replica->number : replica->machine + 1);
+        if (replica->stage && pipeline_stage_ranks(replica->stage))
+            replica->rank = arena_printf(arena, "%s.ranks", replica->local); // all are on one machine
         if (deployment->machines < 2) continue;
         const struct pipeline_machine *machine = &pipeline->machines[replica->machine];
         const int port = pipeline_port(pipeline, machine, replica->stage) + replica->slot;
@@ -219,14 +225,15 @@ void deployment_release(struct deployment *deployment) {
 status deployment_write_config(const struct deployment *deployment, const struct replica *replica, const char *path) {
     const struct pipeline *pipeline = deployment->pipeline;
     const struct pipeline_stage *stage = replica->stage, *stages = pipeline->stages;
+    const bool follows = replica_follows(replica), flows = stage && !follows;
     struct node_config config = {.run = deployment->run,
                                  .run_dir = pipeline->run,
                                  .stage = replica_stage(replica),
                                  .replica = replica->number,
                                  .machine = deployment_machine(deployment, replica->machine),
-                                 .from = stage && stage > stages ? stage[-1].name : "",
+                                 .from = flows && stage > stages ? stage[-1].name : "",
                                  .last_stage = stages[pipeline->stage_count - 1].name,
-                                 .last = stage == &stages[pipeline->stage_count - 1],
+                                 .last = flows && stage == &stages[pipeline->stage_count - 1],
                                  .trains = pipeline_optim(pipeline) != NULL,
                                  .settings = pipeline_optim(pipeline) ? NULL : deployment->settings,
                                  .secret = deployment->secret};
@@ -236,7 +243,7 @@ status deployment_write_config(const struct deployment *deployment, const struct
     config.listen[config.listen_count++] = replica->local;
     if (replica->bound) config.listen[config.listen_count++] = replica->bound;
     NEW(&config.readers, 1);
-    if (stage && !config.last) config.readers[config.reader_count++] = stage[1].name;
+    if (flows && !config.last) config.readers[config.reader_count++] = stage[1].name;
     if (stage && stage->program) {
         config.program_dir = pipeline->dir;
         NEW(&config.command, key_list_count(&stage->options.given) * 2 + 1);
@@ -247,9 +254,13 @@ status deployment_write_config(const struct deployment *deployment, const struct
             config.command[config.command_count++] = key->value;
         }
     }
+    NEW(&config.ranks, deployment->count);
+    for (size_t i = 0; i < deployment->count && replica->rank; i++)
+        if (deployment->replicas[i].stage == stage) config.ranks[config.rank_count++] = deployment->replicas[i].rank;
     NEW(&config.endpoints, deployment->count);
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *other = &deployment->replicas[i];
+        if (replica_follows(other) && stage) continue;
         config.endpoints[config.endpoint_count++] =
             (struct node_endpoint){.stage = replica_stage(other),
                                    .replica = other->number,

@@ -15,6 +15,7 @@ struct replica {
     const char *local;                  // its endpoint as reached on its own machine
     const char *remote;                 // as other machines reach it, NULL on one machine
     const char *bound;                  // where it listens for other machines
+    const char *rank; // where the other ranks of its stage reach it, NULL if it has none; its own rank is number - 1
 };
 
 struct deployment {
@@ -50,6 +51,10 @@ const struct replica *deployment_find(const struct deployment *deployment, const
 
 // Returns a machine's name, "" if there is only one.
 const char *deployment_machine(const struct deployment *deployment, int machine);
+
+// Whether the replica is of rank 1 or above: it trains with its stage's first process and is in no other conversation
+// than that and its supervisor's.
+bool replica_follows(const struct replica *replica);
 
 // Returns the stage name of a replica as wire messages have it.
 const char *replica_stage(const struct replica *replica);

@@ -110,6 +110,10 @@ bool pipeline_stage_runs_on(const struct pipeline_stage *stage, int machine) {
     return false;
 }
 
+int pipeline_stage_ranks(const struct pipeline_stage *stage) {
+    return stage->kind && stage->kind->trains && stage->replicas > 1 ? stage->replicas : 0;
+}
+
 void pipeline_set(struct pipeline_stage *stage, const char *key, const char *value) {
     const struct location nowhere = {0, 0};
     const bool taken = pipeline_set_at(stage, key, value, nowhere, nowhere);
@@ -188,7 +192,8 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
                   keys = pipeline_yaml_mapping(yaml, YAML_BLOCK_MAPPING_STYLE);
         pipeline_yaml_text(yaml, keys, "program", stage->program);
         pipeline_yaml_number(yaml, keys, "timeout", stage->timeout);
-        if (stage->replicas > 1) pipeline_yaml_number(yaml, keys, "replicas", stage->replicas);
+        if (stage->replicas > 1 && !pipeline_stage_ranks(stage)) // those have a key of their own
+            pipeline_yaml_number(yaml, keys, "replicas", stage->replicas);
         if (stage->machine_count == 1) {
             pipeline_yaml_text(yaml, keys, "on", pipeline->machines[stage->machines[0]].name);
         } else if (stage->machine_count) {

@@ -51,7 +51,7 @@ struct pipeline_stage {
     struct location at;
     const struct stage_kind *kind; // NULL: a user's program
     const char *program;           // of a user: an absolute path; NULL otherwise
-    int replicas;                  // on each of its machines, 1 or more
+    int replicas;                  // on each of its machines, 1 or more; of optim its ranks
     int *machines;                 // indices of those that were named, in this order
     size_t machine_count;          // 0: none was named
     double timeout;                // of a user's program: seconds that it has for a group, 0: any time
@@ -132,6 +132,9 @@ int pipeline_port(const struct pipeline *pipeline, const struct pipeline_machine
 
 // Appends a table with the address of each machine and the TCP ports that the others must reach there.
 void pipeline_ports_text(const struct pipeline *pipeline, struct buf *out);
+
+// Returns how many processes of the stage train together, its ranks; 0 if it is no such stage or only one trains.
+int pipeline_stage_ranks(const struct pipeline_stage *stage);
 
 // Returns the value of a stage's key as given or inherited, NULL if it is at its default.
 const char *pipeline_value(const struct pipeline_stage *stage, const char *key);

@@ -178,13 +178,14 @@ void validate_machines(struct parsed_file *file) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         const struct key *on = key_list_find(&stage->options.given, "on");
         struct machine_set set = {0};
-        stage->replicas = pipeline_number(pipeline_value(stage, "replicas"), 1);
+        const bool trains = stage->kind && stage->kind->trains;
+        stage->replicas = pipeline_number(pipeline_value(stage, trains ? "ranks" : "replicas"), 1);
         if (on) pipeline_resolve(file, &set, arena_printf(arena, "%s: on", stage->name), on, groups, known);
         stage->machines = set.list;
         stage->machine_count = set.count;
         if (set.count > 1 && stage->kind && stage->kind->single)
-            diagnostic_add(&file->diagnostics, on->value_at, "%s: on: it has one process, so it runs on one machine",
-                           stage->name);
+            diagnostic_add(&file->diagnostics, on->value_at, "%s: on: it runs on one machine%s", stage->name,
+                           trains ? ", and so do all its ranks" : "");
     }
 }
 

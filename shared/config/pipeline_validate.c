@@ -190,7 +190,8 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
         diagnostic_add(&file->diagnostics, timeout->name_at, "%s: timeout: only for a stage with `program`",
                        stage->name);
     if (kind && kind->single && replicas && replicas->value && strcmp(replicas->value, "1") != 0)
-        diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: must be 1", stage->name);
+        diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: must be 1%s", stage->name,
+                       kind->trains ? "; `ranks` are processes that train together" : "");
 }
 
 void validate_pipeline(struct parsed_file *file) {

@@ -88,7 +88,8 @@
 
 // What only the supervisor sets.
 #define INTERNAL_OPTIONS \
-    OPT_FILE(node, "its node configuration in a run")
+    OPT_FILE(node, "its node configuration in a run") \
+    OPT_INT(start, NONE, 1, MAX_INTEGER, "number of the start of its stage's ranks", NOT_HASHED)
 
 // What only `caravan replay` sets, in stages that compute with optim's weights.
 #define REPLAY_OPTIONS \
@@ -251,6 +252,12 @@
             "too", NOT_HASHED) \
     OPT_INT(keep_every, "0", 0, MAX_INTEGER, \
             "with keep: checkpoints whose step is a multiple of this stay, too; 0 is none", NOT_HASHED) \
+    OPT_INT(ranks, "1", 1, 64, \
+            "processes that train the model together, on optim's machine. Their number changes no bit of it. They " \
+            "need `device`: cpu, or a GPU for each such as cuda:[0-3]", NOT_HASHED) \
+    OPT_NUMBER(rank_timeout, "600", 1, 1e6, \
+            "seconds after which a rank that does nothing while others wait for it is given up, and all start again", \
+            NOT_HASHED) \
     OPT_CHOICE(publish, "files", "files|lend|copy", \
             "how rollout and refscore get weights: files; lend: they use those in optim's memory on the GPU; " \
             "copy: they copy them there. caravan run chooses lend or copy if all of them have one device", \

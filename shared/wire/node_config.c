@@ -32,6 +32,7 @@ static const struct node_config_row rows[] = {
     LIST("command", command, command_count),
     LIST("listen", listen, listen_count),
     LIST("reader", readers, reader_count),
+    LIST("rank", ranks, rank_count),
 };
 static const size_t row_count = sizeof rows / sizeof *rows;
 
@@ -131,6 +132,8 @@ status node_config_read(struct node_config *config, const char *path) {
     if (result == OK && (!config->run || !config->run_dir || !config->stage || config->replica < 1 ||
                          !config->last_stage || !config->listen_count))
         result = fail(DATAERR, "%s: truncated", path);
+    if (result == OK && config->rank_count && config->rank_count < (size_t)config->replica)
+        result = fail(DATAERR, "%s: rank %d of %zu", path, config->replica - 1, config->rank_count);
     if (result == OK && config->secret) result = wire_key_read(&config->security, config->secret);
     for (size_t i = 0; config->secret && i < config->endpoint_count && result == OK; i++)
         if (config->endpoints[i].key) wire_admit(&config->security, config->endpoints[i].key);
@@ -143,6 +146,7 @@ void node_config_release(struct node_config *config) {
     free(config->command);
     free(config->listen);
     free(config->readers);
+    free(config->ranks);
     free(config->endpoints);
     wire_security_release(&config->security);
     arena_release(&config->arena);

@@ -116,6 +116,24 @@ TEST(keys_are_inherited_and_written_back) {
     assert_non_null(strstr(again.data, "frames x2 on near"));
 }
 
+TEST(ranks_are_processes_of_optim_and_written_back_as_ranks) {
+    SCOPED(struct pipeline *, pipeline_free) pipeline = read_good(good, NULL, 0);
+    SCOPED(struct buf, buf_release) text = {0};
+    assert_int_equal(pipeline_stage_ranks(pipeline_optim(pipeline)), 0);
+    pipeline_free(&pipeline);
+    pipeline = read_good(good, (const char *[]){"optim.ranks=3"}, 1);
+    for (int written = 0; written < 2; written++) {
+        const struct pipeline_stage *optim = pipeline_optim(pipeline);
+        assert_int_equal(optim->replicas, 3);
+        assert_int_equal(pipeline_stage_ranks(optim), 3);
+        assert_int_equal(pipeline_stage_ranks(pipeline_find_stage(pipeline, "frames")), 0);
+        buf_clear(&text);
+        assert_int_equal(pipeline_write(pipeline, &text), OK);
+        pipeline_free(&pipeline);
+        pipeline = read_good(text.data, NULL, 0);
+    }
+}
+
 // What `caravan run` prints as arguments is read back by the stage as what the file was read as.
 TEST(the_arguments_of_a_process_make_the_same_struct) {
     static const char *const sets[] = {"optim.lr=1e-5", "reward.method=grpo", "frames.fps=0.25", "reward.margin=none"};
@@ -316,6 +334,11 @@ TEST(a_mistake_has_its_place) {
         {"run: r\nmodel: ~/m\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n",
          "~/m: No such file or directory; ~ and variables are not replaced in a file: write the whole path\n"},
         {"model: model\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n", ":1:1: pipeline: missing: run"},
+        {HEAD "  - optim: {ranks: 0}\n", ":5:20: optim: ranks: 0 is out of range: 1 to 64"},
+        {HEAD "  - optim: {rank_timeout: 0}\n", ":5:27: optim: rank_timeout: 0 is out of range"},
+        {HEAD "  - optim: {replicas: 2}\n",
+         ":5:23: optim: replicas: must be 1; `ranks` are processes that train together"},
+        {HEAD "  - rollout: {ranks: 2}\n", ":5:15: rollout: no such key: ranks; it is a key of optim"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_mistake(cases[i].text, cases[i].said);
 }

@@ -137,7 +137,7 @@ TEST(a_mistake_has_its_place) {
         {HEAD "  - frames: {fps: [1]}\n  - rollout: {}\n" MACHINES, ":5:19: fps: expected a value, not an array"},
         {HEAD "  - rollout: {on: [a, b]}\n" MACHINES, ":5:19: rollout: on: the last stage runs on one machine"},
         {HEAD "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n  - optim: {on: [a, b]}\n" MACHINES,
-         ":8:17: optim: on: it has one process, so it runs on one machine"},
+         ":8:17: optim: on: it runs on one machine, and so do all its ranks"},
         {HEAD "  - frames: {replicas: 65}\n  - rollout: {}\n" MACHINES,
          ":5:24: frames: replicas: 65 is out of range: 1 to 64 where the file has several machines"},
         {HEAD "  - rollout: {}\n" MACHINES "machine_groups: {a: b}\n",

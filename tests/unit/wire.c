@@ -425,7 +425,8 @@ TEST(key_files_are_private) {
 
 TEST(node_config_survives_writing) {
     char path[64];
-    const char *listen[] = {"ipc:///tmp/a b/x"}, *readers[] = {"rollout"}, *command[] = {"/x/y", "--k", ""};
+    const char *listen[] = {"ipc:///tmp/a b/x"}, *readers[] = {"rollout"}, *command[] = {"/x/y", "--k", ""},
+               *ranks[] = {"ipc:///r/1", "ipc:///r/2"};
     struct node_endpoint endpoints[] = {{"frames", 2, "", "ipc:///tmp/a b/y", NULL}};
     struct node_config in = {.run = "r",
                              .run_dir = "/runs/a run",
@@ -444,6 +445,8 @@ TEST(node_config_survives_writing) {
                              .listen_count = 1,
                              .readers = readers,
                              .reader_count = 1,
+                             .ranks = ranks,
+                             .rank_count = 2,
                              .endpoints = endpoints,
                              .endpoint_count = 1};
     struct node_config out;
@@ -462,7 +465,15 @@ TEST(node_config_survives_writing) {
     assert_string_equal(out.endpoints[0].address, "ipc:///tmp/a b/y");
     assert_int_equal(out.endpoints[0].replica, 2);
     assert_null(out.endpoints[0].key);
+    assert_int_equal(out.rank_count, 2);
+    assert_string_equal(out.ranks[1], "ipc:///r/2");
     node_config_release(&out);
+    buf_clear(&text);
+    in.replica = 3;
+    assert_int_equal(node_config_write(&in, &text), OK);
+    assert_int_equal(file_write_atomic(path, text.data, text.size), OK);
+    assert_int_equal(node_config_read(&out, path), DATAERR);
+    assert_non_null(strstr(fail_text(), "rank 2 of 2"));
     static const char unknown[] = "caravan-node 1\nrun r\nwhat x\n";
     assert_int_equal(file_write_atomic(path, unknown, strlen(unknown)), OK);
     assert_int_equal(node_config_read(&out, path), DATAERR);
