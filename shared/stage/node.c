@@ -18,6 +18,7 @@
 #include "shared/config/name_list.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/stage/requests.h"
+#include "shared/wire/ranks_link.h"
 
 // ---- counters of the worker, or of a source's hooks ----
 
@@ -110,6 +111,8 @@ const struct role middle_role = {
     .hooks = {.peers = {{.purpose = "weights", .gone = weights_follower_lost}},
               .messages = {[MESSAGE_WEIGHTS] = weights_follower_published, [MESSAGE_GET] = node_on_get}},
 };
+
+static const struct role follower_role = {.no_worker = false}; // of ranks above 0, which no group reaches
 
 // ---- the channel: the worker ----
 
@@ -213,6 +216,10 @@ struct channel node_channel(struct node *node) {
 
 // ---- the life of a node ----
 
+static bool node_follows(const struct node *node) {
+    return node->config.rank_count && node->config.replica > 1;
+}
+
 // Reads the node config at `path`; before the stage's open. Sets context->node, also when it fails, and context->last.
 // DATAERR when the file is malformed, UNAVAILABLE when the run's directory cannot be written.
 static status node_enter(struct stage_context *context, const char *path) {
@@ -225,7 +232,8 @@ static status node_enter(struct stage_context *context, const char *path) {
     TRY(node_config_read(&node->config, path));
     context->replica = node->config.replica;
     context->last = node->config.last;
-    node->role = context->stage->group_at   ? &source_role
+    node->role = node_follows(node)         ? &follower_role
+                 : context->stage->group_at ? &source_role
                  : context->stage->position ? &optim_role
                  : node->config.last        ? &last_role
                                             : &middle_role;
@@ -238,6 +246,57 @@ static status node_enter(struct stage_context *context, const char *path) {
     return weights_follower_open(&node->weights, context);
 }
 
+// Opens the ranks, if the process is one of several. Waits for the others; END when the program is asked to stop.
+static status node_open_ranks(struct stage_context *context) {
+    assert(context->node);
+    const struct node_config *config = &context->node->config;
+    const struct common_options *options = stage_options(context);
+    const struct option *timeout = option_find(context->table, "rank_timeout");
+    char run[64];
+    if (!config->rank_count) return OK;
+    if (!context->stage->follow || !timeout) return fail(USAGE, "%s has no ranks", config->stage);
+    // All ranks have one start of one supervisor.
+    snprintf(run, sizeof run, "start %lld", (long long)options->start);
+    const int own = config->replica - 1;
+    return ranks_link_open(&context->ranks,
+                           &(struct ranks_link_options){.own = own,
+                                                        .count = (int)config->rank_count,
+                                                        .run = run,
+                                                        .endpoints = config->ranks,
+                                                        .listen = &config->ranks[own],
+                                                        .listen_count = 1,
+                                                        .timeout = options_number(&context->options, timeout)});
+}
+
+// Opens and starts the I/O thread.
+static status node_start_io(struct stage_context *context) {
+    struct node *node = context->node;
+    struct transport *transport;
+    node->hooks = node->role->hooks;
+    node->hooks.tick = node_on_tick;
+    node->hooks.report = node_on_report;
+    TRY(zmq_transport_open(&transport, &node->config.security));
+    TRY(io_thread_open(&node->io, &node->config, &node->hooks, node, transport));
+    if (!node_follows(node) && stage_follows_optim(context))
+        TRY(io_thread_connect(node->io, stage_kinds[STAGE_OPTIM].name, "weights"));
+    TRY(io_thread_start(node->io));
+    log_debug("ready");
+    return OK;
+}
+
+// Runs a rank above 0, of which the supervisor alone hears.
+static status node_follow(struct stage_context *context) {
+    struct node *node = context->node;
+    node_begin_wait(node, "waits for ranks");
+    TRY(node_start_io(context));
+    TRY(node_open_ranks(context));
+    node_begin_wait(node, "follows");
+    const status result = context->stage->follow(stage_options(context), context->ranks);
+    node_end_wait(node);
+    io_thread_close(&node->io);
+    return result;
+}
+
 // Runs the open stage until the program is asked to stop. OK then; otherwise what failed.
 static status node_run(struct stage_context *context) {
     enum { NOTICES_MS = 2000 }; // how long a supervisor is waited for
@@ -246,16 +305,8 @@ static status node_run(struct stage_context *context) {
     const struct stage *stage = context->stage;
     const struct role *role = node->role;
     const struct channel channel = node_channel(node);
-    struct transport *transport;
     if (role->open) TRY(role->open(node));
-    node->hooks = role->hooks;
-    node->hooks.tick = node_on_tick;
-    node->hooks.report = node_on_report;
-    TRY(zmq_transport_open(&transport, &node->config.security));
-    TRY(io_thread_open(&node->io, &node->config, &node->hooks, node, transport));
-    if (stage_follows_optim(context)) TRY(io_thread_connect(node->io, stage_kinds[STAGE_OPTIM].name, "weights"));
-    TRY(io_thread_start(node->io));
-    log_debug("ready");
+    TRY(node_start_io(context));
     // Optim learns from RUN_INFO that it has had the last group; the others only stop when they are asked to.
     status result = role->no_worker ? OK : runner_run(context, &channel);
     const bool stopped = !role->no_worker && signals_stopping();
@@ -310,7 +361,11 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     if (result == OK) result = signals_open();
     context.last = options && !options->node;
     if (result == OK && options->node) result = node_enter(&context, options->node);
-    if (result == OK && options->store) {
+    const struct option *ranks = option_find(context.table, "ranks");
+    if (result == OK && !options->node && ranks && options_number(&context.options, ranks) > 1)
+        result = fail(USAGE, "ranks: only in a pipeline: `caravan run` starts them");
+    const bool follows = result == OK && options->node && node_follows(context.node);
+    if (result == OK && options->store && !follows) {
         const struct group_keep keep = {.steps = options->store_keep.steps, .bytes = options->store_keep.bytes};
         if (keep.steps && context.last && !stage->position)
             result = fail(USAGE, "store_keep: only optim counts steps; give a size such as 20GiB");
@@ -320,17 +375,24 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
         const bool trains = context.node && context.node->config.trains;
         if (result == OK) group_store_set_keep(context.store, &keep, trains ? SECTIONS_OF_GROUPS : 0);
     }
-    if (result == OK && !stage->open) context.state = &context;
-    if (result == OK && stage->open) result = stage->open(&context.state, &context);
-    if (result == OK) result = options->node ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
+    if (follows) {
+        result = node_follow(&context);
+    } else {
+        if (result == OK && options->node) result = node_open_ranks(&context);
+        if (result == OK && !stage->open) context.state = &context;
+        if (result == OK && stage->open) result = stage->open(&context.state, &context);
+        if (result == OK)
+            result = options->node ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
+    }
     if (result != OK && result != END) log_info("%s", fail_text());
     // The first failure counts; one while closing after it is logged.
-    status closed = stage->close ? stage->close(context.state) : OK;
+    status closed = stage->close && !follows ? stage->close(context.state) : OK;
     if (closed != OK) log_info("%s", fail_text());
     if (result == OK || result == END) result = closed;
     for (size_t i = 0; i < context.unfinished_count; i++) group_free(&context.unfinished[i]);
     free(context.unfinished);
     group_store_close(&context.store);
+    ranks_free(&context.ranks);
     struct node *node = context.node;
     if (node) { // after the stage's close
         io_thread_close(&node->io);

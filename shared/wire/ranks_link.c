@@ -18,6 +18,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
+#include "shared/base/signals.h"
 
 enum {
     LINK_VERSION = 1,
@@ -322,6 +323,7 @@ static void ranks_link_tick(struct ranks_link *link) {
     struct rank_exchange *awaited = link->awaited;
     link->ticked_at = link->now;
     link->joining_ms += joining ? step : 0;
+    if (joining) pthread_cond_signal(&link->changed); // the caller looks whether it is asked to stop
     link->parting_ms += link->leaving || link->failure != OK ? step : 0;
     for (int rank = 0; rank < link->base.count; rank++) {
         struct link_peer *peer = &link->peers[rank];
@@ -488,8 +490,11 @@ status ranks_link_open(struct ranks **out, const struct ranks_link_options *opti
         TRY_TO(result, failed, fail(UNAVAILABLE, "cannot start the thread of the ranks"));
     link->started = true;
     pthread_mutex_lock(&link->lock);
-    while (link->joined < options->count && link->failure == OK) pthread_cond_wait(&link->changed, &link->lock);
-    result = link->failure == OK ? OK : fail(link->failure, "%s", link->text);
+    while (link->joined < options->count && link->failure == OK && !signals_stopping())
+        pthread_cond_wait(&link->changed, &link->lock);
+    result = link->failure != OK             ? fail(link->failure, "%s", link->text)
+             : link->joined < options->count ? fail(END, "asked to stop before all ranks were there")
+                                             : OK;
     pthread_mutex_unlock(&link->lock);
     TRY_TO(result, failed, result);
     *out = &link->base;

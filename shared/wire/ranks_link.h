@@ -32,5 +32,6 @@ struct ranks_link_options {
 };
 
 // Joins the other ranks; waits until all are there. UNAVAILABLE when an endpoint is taken, when a rank does not join in
-// time or fails; USAGE when a key is missing. Free with ranks_free, which waits for the others two seconds at most.
+// time or fails; END when the program is asked to stop before; USAGE when a key is missing. Free with ranks_free, which
+// waits for the others two seconds at most.
 status ranks_link_open(struct ranks **out, const struct ranks_link_options *options);

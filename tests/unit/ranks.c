@@ -11,6 +11,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/memory.h"
+#include "shared/base/signals.h"
 #include "shared/wire/ranks_link.h"
 #include "tests/support/ranks_memory.h"
 
@@ -158,6 +159,7 @@ static void processes_start(const struct crew *crew, int count, rank_task *task,
         processes[rank] = fork();
         assert_true(processes[rank] >= 0);
         if (processes[rank]) continue;
+        if (signals_open() != OK) _exit(1);
         crew_work(crew, rank, NULL, task, context, &outcomes[rank]);
         _exit(0);
     }
@@ -809,6 +811,23 @@ TEST(a_rank_that_does_not_join_is_named) {
     processes_wait(2);
     assert_text(0, UNAVAILABLE, "rank 2 has not joined within 1 s");
     assert_text(1, UNAVAILABLE, "rank 2 has not joined within 1 s");
+}
+
+static status do_nothing(struct ranks *ranks, void *context) {
+    (void)ranks, (void)context;
+    return OK;
+}
+
+TEST(a_rank_that_is_asked_to_stop_does_not_wait_for_the_others) {
+    SCOPED(struct crew, crew_release) crew;
+    crew_make(&crew, OVER_IPC, 2);
+    processes_start(&crew, 1, do_nothing, NULL); // rank 1 does not come
+    const double begun = clock_monotonic();
+    usleep(300000);
+    assert_int_equal(kill(processes[0], SIGTERM), 0);
+    processes_wait(1);
+    assert_text(0, END, "asked to stop before all ranks were there");
+    assert_true(outcomes[0].at - begun < 5);
 }
 
 TEST(a_rank_of_another_run_does_not_join_and_both_say_why) {
