@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/wire/node_config.h"
 #include "shared/wire/transport.h"
 #include "tools/run/processes.h"
 
@@ -174,4 +175,165 @@ TEST(wrong_input_is_not_tried_again) {
     ending_open(&ending, "echo caravan-source: no such file; exit 65");
     assert_int_equal(ending_next(&ending, -1), DATAERR);
     assert_non_null(strstr(fail_text(), "source ended with exit code 65: caravan-source: no such file (see "));
+}
+
+// ---- ranks ----
+
+// A pipeline whose optim has three ranks, each of which is a shell command; the other stages are not started.
+struct ranked {
+    char dir[32];
+    struct pipeline *pipeline;
+    struct deployment deployment;
+    struct processes processes;
+    struct process *ranks; // three
+    char shell[8], option[4], commands[3][64];
+    char *argv[3][5];
+    const char *how;
+};
+
+static void ranked_open(struct ranked *ranked, const char *first, const char *second, const char *third) {
+    const char *const commands[] = {first, second, third};
+    char text[300], path[64];
+    SCOPED(struct buf, buf_release) mistakes = {0};
+    *ranked = (struct ranked){.dir = "/tmp/caravan-ranked-XXXXXX", .shell = "/bin/sh", .option = "-c"};
+    assert_non_null(mkdtemp(ranked->dir));
+    snprintf(path, sizeof path, "%s/nodes", ranked->dir);
+    assert_int_equal(dir_make(path), OK);
+    const int size =
+        snprintf(text, sizeof text,
+                 "run: %s\nmodel: /\nstages:\n  - source: {data: /dev/null}\n  - frames: {}\n  - rollout: {}\n"
+                 "  - refscore: {}\n  - reward: {}\n  - optim: {ranks: 3, device: 'cuda:[0-2]'}\n",
+                 ranked->dir);
+    if (pipeline_parse(&ranked->pipeline, "/p.yaml", false, text, (size_t)size, NULL, 0, &mistakes) != OK)
+        assert_string_equal(mistakes.data, "");
+    assert_int_equal(deployment_init(&ranked->deployment, ranked->pipeline, NULL, NULL), OK);
+    assert_int_equal(processes_init(&ranked->processes, &ranked->deployment), OK);
+    struct processes *processes = &ranked->processes;
+    assert_int_equal(processes->count, 8);
+    ranked->ranks = &processes->list[5];
+    for (int i = 0; i < 5; i++) processes->list[i].start_after = INFINITY;
+    for (int rank = 0; rank < 3; rank++) {
+        char **argv = ranked->ranks[rank].argv;
+        while (argv[1]) argv++;
+        assert_ptr_equal(*argv, ranked->ranks[rank].start); // the last argument
+        snprintf(ranked->commands[rank], sizeof *ranked->commands, "%s", commands[rank]);
+        char *const own[] = {ranked->shell, ranked->option, ranked->commands[rank], ranked->ranks[rank].start, NULL};
+        memcpy(ranked->argv[rank], own, sizeof own);
+        free(ranked->ranks[rank].argv);
+        ranked->ranks[rank].argv = ranked->argv[rank];
+    }
+}
+
+static void ranked_close(struct ranked *ranked) {
+    for (int rank = 0; rank < 3; rank++) ranked->ranks[rank].argv = NULL;
+    processes_release(&ranked->processes);
+    deployment_release(&ranked->deployment);
+    pipeline_free(&ranked->pipeline);
+    assert_int_equal(dir_remove(ranked->dir), OK);
+}
+
+// Waits for the next end, which must be that of a rank.
+static int ranked_reap(struct ranked *ranked, double now, status *result) {
+    struct process *ended = NULL;
+    while (!ended) *result = processes_reap(&ranked->processes, now, 7, &ended, &ranked->how);
+    return (int)(ended - ranked->ranks);
+}
+
+static int64_t ranked_start_of(const struct ranked *ranked, int rank) {
+    static const char option[] = "--start=";
+    assert_memory_equal(ranked->ranks[rank].start, option, strlen(option));
+    return strtoll(ranked->ranks[rank].start + strlen(option), NULL, 10);
+}
+
+TEST(the_end_of_a_rank_is_the_end_of_all_and_counts_once) {
+    enum { KILLS = 15 };
+    SCOPED(struct ranked, ranked_close) ranked = {0};
+    int64_t before = 0;
+    double now = 0;
+    ranked_open(&ranked, "sleep 100", "kill -9 $$", "sleep 100");
+    for (int kill = 1; kill <= KILLS; kill++) {
+        status result = OK;
+        assert_int_equal(processes_start(&ranked.processes, now), OK);
+        assert_true(ranked_start_of(&ranked, 0) > before);
+        before = ranked_start_of(&ranked, 0);
+        for (int rank = 1; rank < 3; rank++) assert_int_equal(ranked_start_of(&ranked, rank), before);
+        assert_int_equal(ranked_reap(&ranked, now, &result), 1);
+        assert_int_equal(result, kill < KILLS ? OK : UNAVAILABLE);
+        assert_non_null(ranked.how);
+        assert_true(ranked.ranks[1].failed);
+        processes_end_ranks(&ranked.processes, &ranked.ranks[1]);
+        for (int others = 0; others < 2; others++) { // they were killed, and nobody hears of it
+            assert_true(ranked_reap(&ranked, now, &result) != 1);
+            assert_int_equal(result, OK);
+            assert_null(ranked.how);
+        }
+        assert_int_equal(processes_running(&ranked.processes), 0);
+        assert_int_equal(ranked.ranks[0].kills, kill);
+        for (int rank = 0; rank < 3; rank++) {
+            assert_true(ranked.ranks[rank].start_after == ranked.ranks[1].start_after);
+            assert_int_equal(ranked.ranks[rank].failures, 0);
+        }
+        now = ranked.ranks[1].start_after;
+    }
+    assert_non_null(strstr(fail_text(), "optim-2 was killed by signal 9 (Killed) 15 times without a group done"));
+}
+
+// One after another fails; they are one training.
+TEST(failures_of_different_ranks_are_counted_together) {
+    SCOPED(struct ranked, ranked_close) ranked = {0};
+    status result = OK;
+    double now = 0;
+    ranked_open(&ranked, "sleep 100", "sleep 100", "sleep 100");
+    for (int turn = 0; turn < 5; turn++) {
+        for (int rank = 0; rank < 3; rank++)
+            snprintf(ranked.commands[rank], sizeof *ranked.commands, rank == turn % 3 ? "exit 69" : "sleep 100");
+        assert_int_equal(result, OK);
+        assert_int_equal(processes_start(&ranked.processes, now), OK);
+        assert_int_equal(ranked_reap(&ranked, now, &result), turn % 3);
+        processes_end_ranks(&ranked.processes, &ranked.ranks[turn % 3]);
+        now = ranked.ranks[turn % 3].start_after;
+        for (int others = 0; others < 2; others++) {
+            status of_other;
+            (void)ranked_reap(&ranked, now, &of_other);
+        }
+    }
+    assert_int_equal(result, UNAVAILABLE);
+}
+
+// A rank that follows hears of its supervisor and of the ranks; the others hear of it in nothing but these.
+TEST(ranks_know_each_other_and_the_flow_knows_the_first) {
+    SCOPED(struct ranked, ranked_close) ranked = {0};
+    char path[64];
+    ranked_open(&ranked, "true", "true", "true");
+    static const struct {
+        const char *name;
+        size_t ranks;
+        bool flows;
+    } cases[] = {{"reward", 0, true}, {"optim", 3, true}, {"optim-3", 3, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct node_config config;
+        snprintf(path, sizeof path, "%s/nodes/%s", ranked.dir, cases[i].name);
+        assert_int_equal(node_config_read(&config, path), OK);
+        assert_int_equal(config.rank_count, cases[i].ranks);
+        if (config.rank_count) assert_non_null(strstr(config.ranks[2], "/sockets/optim-3.ranks"));
+        assert_int_equal(*config.from != 0, cases[i].flows);
+        assert_int_equal(config.last, !strcmp(cases[i].name, "optim"));
+        int optims = 0, supervisors = 0;
+        for (size_t k = 0; k < config.endpoint_count; k++) {
+            optims += !strcmp(config.endpoints[k].stage, "optim");
+            supervisors += !strcmp(config.endpoints[k].stage, SUPERVISOR_NAME);
+        }
+        assert_int_equal(optims, 1);
+        assert_int_equal(supervisors, 1);
+        node_config_release(&config);
+    }
+    // The supervisor lets all of them report.
+    int optims = 0;
+    struct node_config config;
+    snprintf(path, sizeof path, "%s/nodes/caravan", ranked.dir);
+    assert_int_equal(deployment_write_config(&ranked.deployment, &ranked.deployment.replicas[0], path), OK);
+    assert_int_equal(node_config_read(&config, path), OK);
+    for (size_t k = 0; k < config.endpoint_count; k++) optims += !strcmp(config.endpoints[k].stage, "optim");
+    assert_int_equal(optims, 3);
+    node_config_release(&config);
 }

@@ -494,6 +494,42 @@ TEST(the_bottleneck_is_the_stage_at_work) {
     assert_non_null(strstr(line.data, "starting, bottleneck rollout; rollout working"));
 }
 
+// The first rank speaks for all: a rank that follows it has trained nothing that counts, and waits for it.
+TEST(ranks_are_one_stage_at_work) {
+    static struct replica ranks[] = {{.number = 1},
+                                     {.stage = &stages[0], .name = "source", .number = 1},
+                                     {.stage = &stages[2], .name = "optim", .number = 1, .rank = "ipc://1"},
+                                     {.stage = &stages[2], .name = "optim-2", .number = 2, .rank = "ipc://2"},
+                                     {.stage = &stages[2], .name = "optim-3", .number = 3, .rank = "ipc://3"}};
+    static const struct deployment of_ranks = {.pipeline = &pipeline, .replicas = ranks, .count = 5, .machines = 1};
+    SCOPED(struct run_status *, run_status_free) run_status = NULL;
+    SCOPED(struct buf, buf_release) line = {0};
+    struct run_summary run;
+    run_status_new(&run_status, &of_ranks);
+    for (int rank = 0; rank < 3; rank++) {
+        struct wire_message message = {
+            .kind = MESSAGE_STATUS, .name = "optim", .replica = rank + 1, .machine = "", .counters = counters(rank)};
+        message.counters.state = rank ? "follows" : "working";
+        message.counters.up = 60;
+        message.counters.busy = rank ? 0 : 60;
+        message.counters.reward = rank ? NAN : 0.5;
+        message.counters.failed_saves = rank ? 0 : 2;
+        run_status_update(run_status, &message, 60);
+    }
+    run_status_summary(run_status, 60, &run);
+    assert_string_equal(run.bottleneck, "optim");
+    assert_near(run.bottleneck_busy, 1);
+    assert_near(run.reward, 0.5);
+    assert_int_equal(run.failed_saves, 2);
+    run_status_line(run_status, 60, &line);
+    assert_non_null(strstr(line.data, "; optim working"));
+    assert_null(strstr(line.data, "optim-2"));
+    buf_clear(&line);
+    run_status_table(run_status, 60, 120, 20, &line);
+    assert_non_null(strstr(line.data, "optim-3"));
+    assert_non_null(strstr(line.data, "  follows\n"));
+}
+
 TEST(the_metrics_are_openmetrics) {
     SCOPED(struct run_status *, run_status_free) run_status = open_example();
     const char *dir = getenv("METRICS");

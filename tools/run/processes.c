@@ -20,6 +20,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/config/name_list.h"
@@ -39,6 +40,12 @@ enum {
 };
 static const double restart_seconds = 0.1;
 
+// A number for the next start of the ranks that no earlier one had, also not under an earlier supervisor.
+static void processes_draw_start(struct processes *processes) {
+    const int64_t now = (int64_t)(clock_realtime() * 1000);
+    processes->start = now > processes->start ? now : processes->start + 1;
+}
+
 status processes_init(struct processes *processes, struct deployment *deployment) {
     const char *dir, *run = deployment->pipeline->run;
     struct arena *arena = &processes->arena;
@@ -46,12 +53,13 @@ status processes_init(struct processes *processes, struct deployment *deployment
     TRY(path_program_dir(arena, &dir));
     NEW(&processes->list, deployment->count);
     processes->logs = arena_printf(arena, "%s/logs", run);
+    processes_draw_start(processes);
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *replica = &deployment->replicas[i];
         if (!replica->stage || replica->machine != deployment->here) continue;
         struct process *process = &processes->list[processes->count++];
         const struct pipeline_stage *stage = replica->stage;
-        size_t count = 0, capacity = key_list_count(&stage->options.given) + 6;
+        size_t count = 0, capacity = key_list_count(&stage->options.given) + 7;
         process->replica = replica;
         process->settled = -1;
         process->name = replica->name;
@@ -75,6 +83,7 @@ status processes_init(struct processes *processes, struct deployment *deployment
             if (!strcmp(key->name, "device")) TRY(device_of_slot(key->value, replica->slot, arena, &value));
             process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, value);
         }
+        if (replica->rank) process->argv[count++] = process->start;
         assert(count < capacity);
     }
     return OK;
@@ -121,6 +130,7 @@ status processes_start(struct processes *processes, double now) {
             result = fail(UNAVAILABLE, "%s: %s; %s runs without a log", process->log, strerror(errno), process->name);
             log = open("/dev/null", O_WRONLY | O_CLOEXEC);
         }
+        snprintf(process->start, sizeof process->start, "--start=%lld", (long long)processes->start);
         // Before the process can write to it.
         process->log_start = fstat(log, &info) ? 0 : info.st_size;
         const pid_t pid = fork();
@@ -178,22 +188,29 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
         if (*ended) process_kill(*ended);
         if (waitpid(info.si_pid, &state, 0) != info.si_pid) return fail(BUG, "waitpid: %s", strerror(errno));
     }
-    struct process *process = *ended;
+    struct process *process = *ended, *counts = process; // where its failures are counted: of ranks they are one count
+    while (process->replica->rank && counts->replica->number > 1) counts--;
     process->pid = 0;
     const int number = WIFSIGNALED(state) ? WTERMSIG(state) : 0, code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
     char end[PROCESS_END_SIZE];
-    if (settled > process->settled) {
-        if (process->settled >= 0) process->failures = process->kills = 0;
-        process->settled = settled;
+    process->failed = number || code;
+    if (process->ended_by_other) { // it is started when that one is
+        process->ended_by_other = false;
+        *how = NULL;
+        return OK;
+    }
+    if (settled > counts->settled) {
+        if (counts->settled >= 0) counts->failures = counts->kills = 0;
+        counts->settled = settled;
     }
     // A process that was killed is started again, at once if it had run for a while.
     process->start_after = now + (now - process->started < BRIEF_SECONDS || !number ? restart_seconds : 0);
     if (number == SIGKILL) {
         // Mostly the kernel's answer when memory is short: it is started again, at once for the first two times, then
         // after a pause.
-        const int again = ++process->kills - KILLS_AT_ONCE;
+        const int again = ++counts->kills - KILLS_AT_ONCE;
         const int pause = again <= MAX_KILL_DOUBLINGS ? 1 << (again > 0 ? again - 1 : 0) : MAX_KILL_PAUSE;
-        if (process->kills == MAX_KILLS)
+        if (counts->kills == MAX_KILLS)
             return fail(UNAVAILABLE,
                         "%s was killed by signal 9 (Killed) %d times without a group done: if dmesg says that the "
                         "memory was short, this machine needs more of it, or its stages less",
@@ -203,7 +220,7 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
         snprintf(text, sizeof text,
                  "was killed by signal 9 (Killed) %d times without a group done: is it the memory (see dmesg)? "
                  "Starting it again in %d s",
-                 process->kills, pause);
+                 counts->kills, pause);
         process->start_after = now + pause;
         return OK;
     }
@@ -213,21 +230,34 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
     // A wrong command line and bad input stay so, and end the run at once. Any other failure may be the moment's: the
     // process is started again after a pause, which doubles while it fails early, and ends the run when it has failed
     // MAX_FAILURES times while the run was not done with one group more.
-    process->failures++;
-    const int doublings = process->failures < MAX_BACKOFF ? process->failures : MAX_BACKOFF;
+    counts->failures++;
+    const int doublings = counts->failures < MAX_BACKOFF ? counts->failures : MAX_BACKOFF;
     if (now - process->started < EARLY_SECONDS) process->start_after = now + restart_seconds * (1 << doublings);
     const bool final = !number && (code == USAGE || code == DATAERR);
-    if (final || process->failures == MAX_FAILURES) {
+    if (final || counts->failures == MAX_FAILURES) {
         const status result = code == USAGE || code == DATAERR || code == UNAVAILABLE ? (status)code : BUG;
         return final ? fail(result, "%s %s", process->name, end)
                      : fail(result, "%s failed %d times without a group done; it %s", process->name, MAX_FAILURES, end);
     }
     const uint64_t hash = XXH3_64bits(end, strlen(end));
-    if (process->failures > 1 && hash == process->failure_hash)
-        snprintf(text, sizeof text, "failed in the same way (%d of %d times); starting it again", process->failures,
+    if (counts->failures > 1 && hash == counts->failure_hash)
+        snprintf(text, sizeof text, "failed in the same way (%d of %d times); starting it again", counts->failures,
                  MAX_FAILURES);
-    process->failure_hash = hash;
+    counts->failure_hash = hash;
     return OK;
+}
+
+void processes_end_ranks(struct processes *processes, const struct process *ended) {
+    if (!ended->replica->rank) return;
+    processes_draw_start(processes);
+    for (size_t i = 0; i < processes->count; i++) {
+        struct process *other = &processes->list[i];
+        if (other == ended || other->replica->stage != ended->replica->stage) continue;
+        if (other->start_after < ended->start_after) other->start_after = ended->start_after;
+        if (!other->pid) continue;
+        other->ended_by_other = true;
+        process_kill(other);
+    }
 }
 
 status processes_rotate_logs(const struct processes *processes) {

@@ -285,6 +285,7 @@ static bool run_status_is_at_work(const struct replica_status *replica) {
 void run_status_summary(const struct run_status *run_status, double now, struct run_summary *out) {
     const double least = 0.02; // of the minute: so long at least a stage is at work that is a bottleneck
     const struct row *source = run_status_source(run_status), *optim = &run_status->rows[run_status->count - 1];
+    while (replica_follows(optim->replica)) optim--; // only the first rank knows what was trained
     *out = (struct run_summary){.name = run_status->deployment->pipeline->name,
                                 .trains = pipeline_optim(run_status->deployment->pipeline) != NULL,
                                 .left = -1,
@@ -294,15 +295,17 @@ void run_status_summary(const struct run_status *run_status, double now, struct 
     out->oldest.oldest_age = -1;
     for (size_t i = 0, end; i < run_status->count; i = end) {
         const struct pipeline_stage *stage = run_status->rows[i].replica->stage;
+        int count = 0; // without ranks that follow the first one, whose work is that one's
         double busy = 0;
         for (end = i; end < run_status->count && run_status->rows[end].replica->stage == stage; end++) {
             struct replica_status replica;
             run_status_replica(run_status, end, now, &replica);
             if (run_status_is_at_work(&replica) && replica.oldest_age > out->oldest.oldest_age) out->oldest = replica;
             busy += replica.busy;
+            count += !replica_follows(run_status->rows[end].replica);
         }
         // While the others wait, the bottleneck is at work.
-        busy /= (double)(end - i);
+        busy /= (double)count;
         if (busy < least || busy <= out->next_busy) continue;
         const bool most = busy > out->bottleneck_busy;
         out->next = most ? out->bottleneck : stage->name;

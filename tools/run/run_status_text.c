@@ -57,10 +57,12 @@ void run_status_line(const struct run_status *run_status, double now, struct buf
     if (run.source && run.trains) buf_puts(out, ", ");
     if (run.source && run.trains) run_text_groups(&run, out);
     if (!isnan(run.accuracy)) buf_printf(out, ", accuracy %.3f", run.accuracy);
-    // The state of each stage. A replica in the same state as the one before it is not listed.
+    // The state of each stage. A replica in the same state as the one before it is not listed, nor is a rank that
+    // follows the first one.
     for (size_t i = 0; i < run_status_count(run_status); i++, before = replica) {
         run_status_replica(run_status, i, now, &replica);
         const bool same = i > 0 && !strcmp(before.stage, replica.stage) && !strcmp(before.state, replica.state);
+        if (!strcmp(replica.state, "follows")) continue;
         if (!same && strcmp(replica.stage, "source") != 0) buf_printf(out, "; %s %s", replica.name, replica.state);
     }
 }

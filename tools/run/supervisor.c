@@ -373,11 +373,15 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         const char *how;
         status result = processes_reap(&supervisor->processes, clock_monotonic(), supervisor->settled, &ended, &how);
         if (!ended) return;
-        if (supervisor->state >= SUPERVISOR_STOPPING) continue; // its last report may still come
+        const bool stopping = supervisor->state >= SUPERVISOR_STOPPING;
+        if (how && (!stopping || ended->failed)) processes_end_ranks(&supervisor->processes, ended);
+        if (stopping) continue; // its last report may still come
         run_status_forget(supervisor->run_status, ended->replica);
         if (result == OK) {
             run_status_restarted(supervisor->run_status, ended->replica);
-            supervisor_log(supervisor, EVENT_RESTARTED, ended->name, "%s %s", ended->name, how);
+            if (how)
+                supervisor_log(supervisor, EVENT_RESTARTED, ended->name, "%s %s%s", ended->name, how,
+                               ended->replica->rank ? ", and the other ranks with it" : "");
         } else {
             supervisor_stop(supervisor, result, true, fail_text());
         }
