@@ -90,6 +90,7 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
             request->train_vision = values->optim.train_vision;
             request->ema = values->optim.ema_every > 0;
             request->parts = values->optim.parts;
+            request->ranks = pipeline_stage_ranks(stage);
             request->gradient_precision = resource_precision(values->optim.gradient_precision, planned->on_cpu);
             request->sum_precision = values->optim.sum_precision;
             request->moment_precision = resource_precision(values->optim.moment_precision, planned->on_cpu);
@@ -266,10 +267,24 @@ static uint64_t resource_spread_load(const struct resource_spread *spread, size_
     return most;
 }
 
+// Returns how many processes of a stage have a GPU. Only a rank needs one that no other rank has.
+static int resource_spread_shared(const struct resource_spread *spread, size_t stage, int gpu) {
+    const char *at = spread->devices[stage].data;
+    int count = 0;
+    if (!pipeline_stage_ranks(spread->plan->stages[stage].stage)) return 0;
+    for (; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) count += atoi(at) == gpu; // NOLINT: written here
+    return count;
+}
+
 static void resource_spread_place(struct resource_spread *spread, size_t stage) {
     int best = 0;
-    for (int gpu = 1; gpu < spread->gpus; gpu++)
-        if (resource_spread_load(spread, stage, gpu) < resource_spread_load(spread, stage, best)) best = gpu;
+    for (int gpu = 1; gpu < spread->gpus; gpu++) {
+        const int shared = resource_spread_shared(spread, stage, gpu),
+                  most = resource_spread_shared(spread, stage, best);
+        if (shared > most) continue;
+        if (shared < most || resource_spread_load(spread, stage, gpu) < resource_spread_load(spread, stage, best))
+            best = gpu;
+    }
     for (int m = 0; m < spread->machines; m++)
         if (pipeline_stage_runs_on(spread->plan->stages[stage].stage, m))
             spread->loads[m * spread->gpus + best] += spread->bytes[stage];
@@ -285,6 +300,10 @@ status resource_spread(const struct resource_plan *plan, struct pipeline *pipeli
     *placed = false;
     for (size_t i = 0; i < plan->count; i++) {
         const struct planned_stage *stage = &plan->stages[i];
+        const int ranks = pipeline_stage_ranks(stage->stage);
+        if (ranks > gpus && !stage->on_cpu)
+            return fail(USAGE, "%s.ranks: %d ranks need so many GPUs, but --gpus is %d", stage->stage->name, ranks,
+                        gpus);
         for (int slot = 0; slot < stage->stage->replicas && !stage->on_cpu; slot++) {
             const char *colon = strchr(stage->devices[slot], ':');
             named |= colon != NULL;

@@ -108,6 +108,18 @@ change 's/lr: 1.0e-4/lr: -1/' && finds 9:30 'optim: lr: -1 is out of range'
 change 's#^run: run#run: p.yaml/run#' && finds 1:6 "pipeline: run: cannot write to $work/p.yaml/run: Not a directory"
 change 's/frames: {/frames: {store: data\/train.jsonl/' && finds 5:21 "frames: store: cannot write to .*: $work/data/train.jsonl is not a directory"
 change 's/rollout: {device: cpu/rollout: {device: "cuda:99"/' && finds 6:23 'rollout: device cuda'
+
+# Ranks: each has a GPU of its own, or they share the CPU.
+change 's/optim: {device: cpu/optim: {device: cpu, ranks: 3/'
+"$bin/caravan" check "$work/p.yaml" >"$work/out" 2>&1 || fail "three ranks: $(cat "$work/out")"
+grep -q ': no mistakes: p, 6 stages in 8 processes' "$work/out" || fail "three ranks: $(cat "$work/out")"
+change 's/optim: {device: cpu/optim: {device: cpu, gradients: g.safetensors, ranks: 3/' && finds 9:37 'optim: gradients: not with 3 ranks'
+change 's/optim: {device: cpu/optim: {ranks: 3/' && finds 9:20 'optim: ranks: 3 ranks need `device`: cpu, or so many GPUs: cuda:\[0-2\]'
+change 's/optim: {device: cpu/optim: {ranks: 3, device: "cuda:[0-1]"/'
+expect 65 'p.yaml:9:31: optim: device: cuda:\[0-1\]: ranks 0 and 2 of 3 would share cuda:0' "$bin/caravan" check "$work/p.yaml"
+change 's/optim: {device: cpu/optim: {ranks: 2, device: "cuda"/'
+expect 65 'p.yaml:9:31: optim: device: cuda: ranks 0 and 1 of 2 would share cuda' "$bin/caravan" check "$work/p.yaml"
+expect 65 'p.yaml:9:31: optim: device: cuda: ranks 0 and 1 of 2 would share cuda' "$bin/caravan" run "$work/p.yaml"
 expect 0 '^--set: warning: optim: lr: 10: ' "$bin/caravan" check "$work/good.yaml" --set optim.lr=10
 
 # A chat template of the model's own is not used: what differs is said. White space and quotes do not count.

@@ -238,13 +238,17 @@ code=0
 grep -qx "  --set 'optim.device=cuda:0'" "$work/out" && grep -qx "  --set 'rollout.device=cuda:1'" "$work/out"
 [ "$(sed -n '/^cuda:1$/,/^together/s/:.*//p' "$work/out" | xargs)" = "cuda rollout refscore" ]
 [ "$(sed -n '/^cuda$/,/^together/s/:.*//p' "$work/out" | xargs)" = "optim" ]
-grep -q '^optim is one process on one GPU: it is not divided$' "$work/out"
+grep -q '^optim is one process on one GPU: optim.ranks shares its work among several$' "$work/out"
 "$BIN/caravan" plan "$@" --set optim.device=cuda:0 --set rollout.device=cuda:1 --set refscore.device=cuda:1 | cmp - <<END
 $(sed '/^spread/d; /^  --set/d; /^optim is one/d' "$work/out")
 END
 "$BIN/caravan" plan "$@" --gpus 4 | grep -qxF "  --set rollout.replicas=2  --set 'rollout.device=cuda:[1,3]'"
 "$BIN/caravan" plan pipelines/two-machines.yaml --set model=3b --gpu h100 --gpus 2 | grep -qx 'cuda:1 of sampler'
-for wrong in "--gpus 2 --set rollout.device=cuda:2" "--gpus 0"; do
+# Its ranks are, each on a GPU of its own.
+"$BIN/caravan" plan "$@" --gpus 4 --set optim.ranks=2 >"$work/out"
+grep -qxF "  --set 'optim.device=cuda:[0,1]'" "$work/out" && ! grep -q 'ranks shares its work\|optim.replicas' "$work/out"
+[ "$(grep -c '^optim, one of 2 ranks: [0-9.]* GB$' "$work/out")" = 2 ]
+for wrong in "--gpus 2 --set rollout.device=cuda:2" "--gpus 0" "--gpus 2 --set optim.ranks=3"; do
     code=0
     "$BIN/caravan" plan "$@" $wrong >"$work/out" 2>"$work/err" || code=$?
     [ "$code" = 64 ] && grep -q 'gpus' "$work/err"

@@ -125,6 +125,31 @@ TEST(processes_are_spread_over_the_gpus) {
     assert_string_equal(fail_text(), "rollout.device: cuda:2, but --gpus is 2");
 }
 
+// Ranks need GPUs of their own; who has them already gets less of the rest.
+TEST(each_rank_gets_a_gpu_of_its_own) {
+    const struct resource_options options = {.gpu = true};
+    SCOPED(struct resource_plan, resource_plan_release) plan = {0};
+    SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
+    uint64_t alone, one, all;
+    bool placed;
+    pipeline = read_pipeline("", training, NULL, 0);
+    assert_int_equal(resource_plan_make(&plan, pipeline, &options), OK);
+    assert_int_equal(planned_stage_bytes(&plan.stages[plan.count - 1], &alone), OK);
+    resource_plan_release(&plan);
+    pipeline_free(&pipeline);
+    pipeline = read_pipeline("", training, (const char *[]){"optim.ranks=3"}, 1);
+    assert_int_equal(resource_plan_make(&plan, pipeline, &options), OK);
+    assert_int_equal(resource_plan_memory(&plan, "cuda", 0, &all), OK);
+    assert_int_equal(planned_stage_bytes(&plan.stages[plan.count - 1], &one), OK);
+    assert_true(all > 3 * one && one < alone * 2 / 3); // moments, sums and remainders are divided
+    assert_int_equal(resource_spread(&plan, pipeline, 2, &placed), USAGE);
+    assert_string_equal(fail_text(), "optim.ranks: 3 ranks need so many GPUs, but --gpus is 2");
+    assert_int_equal(resource_spread(&plan, pipeline, 3, &placed), OK);
+    expect_device(pipeline, "optim", "cuda:[0,1,2]", 3);
+    expect_device(pipeline, "rollout", "cuda:0", 1);
+    expect_device(pipeline, "refscore", "cuda:1", 1);
+}
+
 // On each of several machines, the same GPUs have what runs there.
 TEST(each_machine_has_the_processes_that_run_there) {
     struct pipeline *pipeline =

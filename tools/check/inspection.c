@@ -59,10 +59,36 @@ __attribute__((format(printf, 5, 6))) static void inspection_add(struct inspecti
 
 // ---- values ----
 
+// Each rank needs a GPU of its own; the CPU, also that of an emulated GPU, is there for all.
+static void inspection_look_at_ranks(struct inspection *inspection, const struct pipeline_stage *optim) {
+    const int ranks = pipeline_stage_ranks(optim);
+    const char *device = pipeline_value(optim, "device"), *first, *second;
+    struct arena arena = {0};
+    if (ranks && pipeline_value(optim, "gradients"))
+        inspection_add(inspection, MISTAKE, optim, "gradients", "not with %d ranks, each of which has a part of them",
+                       ranks);
+    if (ranks && !device)
+        inspection_add(inspection, MISTAKE, optim, "ranks", "%d ranks need `device`: cpu, or so many GPUs: cuda:[0-%d]",
+                       ranks, ranks - 1);
+    bool told = !device || !strcmp(device, "cpu") || !strcmp(device, "emulated");
+    for (int a = 0; a < ranks && !told; a++)
+        for (int b = a + 1; b < ranks && !told; b++) {
+            // The value is valid.
+            if (device_of_slot(device, a, &arena, &first) != OK || device_of_slot(device, b, &arena, &second) != OK)
+                break;
+            told = !strcmp(first, second);
+            if (told)
+                inspection_add(inspection, MISTAKE, optim, "device", "%s: ranks %d and %d of %d would share %s", device,
+                               a, b, ranks, first);
+        }
+    arena_release(&arena);
+}
+
 void inspect_values(struct inspection *inspection) {
     const struct pipeline *pipeline = inspection->pipeline;
     const struct pipeline_stage *source = &pipeline->stages[0], *optim = pipeline_optim(pipeline),
                                 *reward = pipeline_find_stage(pipeline, stage_kinds[STAGE_REWARD].name);
+    if (optim) inspection_look_at_ranks(inspection, optim);
     if (!optim || source->kind != &stage_kinds[STAGE_SOURCE]) return;
     const struct source_options *source_values = pipeline_options(source);
     const struct optim_options *optim_values = pipeline_options(optim);

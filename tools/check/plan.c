@@ -171,7 +171,10 @@ static status plan_print_device(const struct resource_plan *plan, const char *de
         TRY(planned_stage_needs(stage, items, &count));
         for (size_t k = 0; k < count; k++) bytes += items[k].bytes;
         if (!count) printf("%s: a program of your own, which is not counted", stage->stage->name);
-        if (count) printf("%s: %.2f GB", stage->stage->name, plan_gb(bytes));
+        const int ranks = pipeline_stage_ranks(stage->stage);
+        if (count) printf("%s", stage->stage->name);
+        if (count && ranks) printf(", one of %d ranks", ranks);
+        if (count) printf(": %.2f GB", plan_gb(bytes));
         printf(replicas > 1 ? ", %d times\n" : "\n", replicas);
         for (size_t k = 0; count > 1 && k < count; k++) printf("  %8.2f  %s\n", plan_gb(items[k].bytes), items[k].name);
     }
@@ -235,6 +238,7 @@ status plan_main(struct subcommand_call *call) {
     const struct plan_options *given = call->given;
     const char *gpu = given->gpu;
     struct pipeline *pipeline = call->pipeline;
+    const struct pipeline_stage *optim = pipeline_optim(pipeline);
     const int machines = pipeline->machine_count ? (int)pipeline->machine_count : 1;
     struct resource_plan plan = {0};
     struct buf fitting = {0};
@@ -258,10 +262,12 @@ status plan_main(struct subcommand_call *call) {
         for (size_t i = 0; placed && i < plan.count; i++) {
             const struct pipeline_stage *stage = plan.stages[i].stage;
             if (plan.stages[i].on_cpu) continue;
-            if (stage->replicas > 1) printf("  --set %s.replicas=%d", stage->name, stage->replicas);
+            if (stage->replicas > 1 && !pipeline_stage_ranks(stage))
+                printf("  --set %s.replicas=%d", stage->name, stage->replicas);
             printf("  --set '%s.device=%s'\n", stage->name, pipeline_value(stage, "device"));
         }
-        if (pipeline_optim(pipeline)) printf("optim is one process on one GPU: it is not divided\n");
+        if (optim && !pipeline_stage_ranks(optim))
+            printf("optim is one process on one GPU: optim.ranks shares its work among several\n");
         resource_plan_release(&plan);
     }
     subcommand_set_publish(pipeline);
