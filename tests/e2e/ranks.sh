@@ -1,0 +1,97 @@
+# Optim as one process and as two and three ranks: the final checkpoints are equal to the byte, also when each rank is killed
+# or stopped on the way, and when a run goes on with another number of them. Of a run that ended or was killed no rank is left.
+. tests/e2e/common.sh
+. tests/e2e/run-helpers.sh
+make_data 2
+make_model
+make_pipeline "device: cpu"
+sed -i 's/groups_per_step: 2, epochs: 4/groups_per_step: 4, epochs: 16/; s/optim: {/optim: {device: cpu, rank_timeout: 4, save_every: 3, /' "$work/p.yaml"
+steps=16
+
+# files_of RUN: prints the hashes of the last checkpoint's weights and state, and of the last step's metrics.
+files_of() {
+    (cd "$work/$1/checkpoints/latest" && sha256sum -- *.safetensors)
+    tail -n 1 "$work/$1/metrics.jsonl" | sed 's/.*\("loss": [^,]*,\).*\("grad_norm": [^,]*,\).*/\1 \2/'
+}
+
+# same RUN TEXT: the run has each step once and ends as one process does.
+same() {
+    check_steps "$1" $steps
+    [ "$(files_of "$1")" = "$want" ] || fail "$2: $(files_of "$1") instead of $want"
+}
+
+# rank_of RUN NAME: prints the process of a rank, "optim" or "optim-2".
+rank_of() { pgrep -f "^[^ ]*caravan-optim --node=$work/$1/nodes/$2 "; }
+# nothing_left RUN: no process of the run is left.
+nothing_left() { ! pgrep -f "$work/$1/nodes/" >/dev/null; }
+# another RUN NAME PID: a rank has another process than that.
+another() { now=$(rank_of "$1" "$2") && [ "$now" != "$3" ]; }
+# beyond RUN COUNT: the metrics of the run have more lines than that.
+beyond() { [ "$(wc -l <"$work/$1/metrics.jsonl")" -gt "$2" ]; }
+
+run one || fail "one: $(cat "$work/one.err")"
+want=$(files_of one)
+[ "$(wc -l <<<"$want")" = 3 ] || fail "one: $want"
+for ranks in 2 3; do
+    run "$ranks" --set optim.ranks=$ranks || fail "$ranks ranks: $(cat "$work/$ranks.err")"
+    same "$ranks" "$ranks ranks train something else"
+    [ -f "$work/$ranks/logs/optim-$ranks.log" ] || fail "$ranks ranks: no log of the last one"
+done
+nothing_left 3 || fail "a rank is left: $(pgrep -fa "$work/3/nodes/")"
+
+# Each rank is killed, then each is stopped: all come back at once, and after rank_timeout (4 s). The programs that set the
+# advantages take their time, so that the run does not end before.
+declare -A before
+most=5000 # milliseconds until killed ranks are back
+if grep -q '__[at]san_init' "$bin/caravan"; then most=30000; fi
+begin faults --set optim.ranks=3 --set force.program="$work/slow.sh"
+wait_for_step faults 1
+for signal in KILL STOP; do
+    for name in optim optim-2 optim-3; do
+        for each in optim optim-2 optim-3; do before[$each]=$(rank_of faults $each) || fail "$each is not there"; done
+        lines=$(wc -l <"$work/faults/metrics.jsonl") began=$(date +%s%N)
+        kill -$signal "${before[$name]}"
+        for each in optim optim-2 optim-3; do
+            wait_until 30 another faults $each "${before[$each]}" || fail "$each did not start again after SIG$signal of $name"
+        done
+        took=$((($(date +%s%N) - began) / 1000000))
+        [ $signal = STOP ] || [ $took -lt $most ] || fail "the ranks came back after $took ms"
+        wait_until 30 beyond faults "$lines" || [ "$(wc -l <"$work/faults/metrics.jsonl")" = $steps ] || fail "no step after SIG$signal of $name"
+    done
+done
+wait $pid || fail "faults: $(cat "$work/faults.err")"
+same faults "other weights after killed and stopped ranks"
+[ "$(grep -c "was killed by signal 9 (Killed); starting it again, and the other ranks with it" "$work/faults.err")" = 3 ] || fail "not three kills: $(cat "$work/faults.err")"
+for rank in 0 1 2; do
+    grep -q "rank $rank has done nothing for 4 s, .* its process is silent" "$work/faults.err" || fail "rank $rank was not named: $(cat "$work/faults.err")"
+done
+nothing_left faults || fail "a rank is left: $(pgrep -fa "$work/faults/nodes/")"
+
+# With 3, then 1, then 2 ranks; stopped in between, and killed as a whole.
+begin resumed --set optim.ranks=3 --set force.program="$work/slow.sh"
+wait_for_step resumed 3
+kill -TERM $pid
+ends_with 75 $pid "$work/resumed.err"
+nothing_left resumed || fail "a rank is left after a stop"
+begin resumed --set optim.ranks=1 --set force.program="$work/slow.sh"
+wait_for_step resumed 7
+kill -KILL $pid
+wait $pid 2>/dev/null || true
+wait_until 10 nothing_left resumed || fail "a rank is left after a kill of the supervisor"
+begin resumed --set optim.ranks=2 --set force.program="$work/slow.sh"
+wait_for_step resumed 11
+kill -KILL $pid
+wait $pid 2>/dev/null || true
+wait_until 10 nothing_left resumed || fail "a rank is left after a kill of the supervisor"
+run resumed --set optim.ranks=2 || fail "resumed: $(cat "$work/resumed.err")"
+same resumed "other weights after 3, 1 and 2 ranks"
+
+# A run is stopped while one of its ranks is: the others give it up after rank_timeout, and nothing is left.
+begin stopped --set optim.ranks=3 --set force.program="$work/slow.sh"
+wait_for_step stopped 1
+kill -STOP "$(rank_of stopped optim-2)"
+kill -TERM $pid
+ends_with 75 $pid "$work/stopped.err"
+nothing_left stopped || fail "a rank is left after a stop: $(pgrep -fa "$work/stopped/nodes/")"
+
+expect 64 'ranks: only in a pipeline' "$bin/caravan-optim" --stdio --model "$work/model" --out "$work/out" --ranks 2
