@@ -248,6 +248,8 @@ END
 "$BIN/caravan" plan "$@" --gpus 4 --set optim.ranks=2 >"$work/out"
 grep -qxF "  --set 'optim.device=cuda:[0,1]'" "$work/out" && ! grep -q 'ranks shares its work\|optim.replicas' "$work/out"
 [ "$(grep -c '^optim, one of 2 ranks: [0-9.]* GB$' "$work/out")" = 2 ]
+"$BIN/caravan" plan pipelines/seed-bench-r1-care.yaml --set model=7b --gpu h100 --gpus 4 --set optim.ranks=4 >"$work/out" || [ $? = 65 ]
+grep -qxF "$(sed -n 's/^    \(optim, one of 4 ranks: .*\)/\1/p' MANUAL.md)" "$work/out"
 for wrong in "--gpus 2 --set rollout.device=cuda:2" "--gpus 0" "--gpus 2 --set optim.ranks=3"; do
     code=0
     "$BIN/caravan" plan "$@" $wrong >"$work/out" 2>"$work/err" || code=$?
