@@ -19,13 +19,14 @@ CARAVAN = os.path.join(BIN, "caravan")
 SHIM = os.path.join(os.path.dirname(BIN), "tests/storm/clock.so")
 STARTS = 40  # of a machine beside one for each fault; a full disk takes some
 STILL = 40  # seconds without progress and without a fault after which a run counts as hung
-# Where the stages of a pipeline run, by machine, and the replicas of a stage. A pipeline without optim is an evaluation.
+# Where the stages of a pipeline run, by machine, and the replicas of a stage, of optim its ranks. A pipeline without optim is an evaluation.
 PIPELINES = {
     "one": ({"one": "source frames rollout refscore reward force optim"}, {}),
     "evaluation": ({"one": "source frames mark last"}, {"last": 2}),
     "two": ({"one": "source frames reward force optim", "two": "rollout refscore"}, {}),
     "replicas": ({"one": "source frames rollout refscore reward force optim"}, {"frames": 2, "rollout": 2, "refscore": 2}),
     "evaluation-two": ({"one": "source frames", "two": "mark last"}, {"mark": 2, "last": 2}),
+    "ranks": ({"one": "source frames rollout refscore reward force optim"}, {"optim": 3}),
     "four": ({"one": "source frames", "two": "rollout", "three": "refscore reward", "four": "force optim"}, {"rollout": 2}),
 }
 SAMPLES = 4
@@ -336,7 +337,9 @@ class Run:
                 continue
             epochs = self.base.groups[self.trains] // SAMPLES
             options = [STAGES[stage].format(base=self.base.dir, epochs=epochs, samples=SAMPLES)] if STAGES[stage] else []
-            options += [f"replicas: {self.replicas[stage]}"] if stage in self.replicas else []
+            if stage in self.replicas:
+                ranks = f"ranks: {self.replicas[stage]}, device: cpu, rank_timeout: 5"
+                options += [ranks if stage == "optim" else f"replicas: {self.replicas[stage]}"]
             options += [f"on: {machine}"] if self.spaces else []
             text += f"  - {stage}: {{{', '.join(options)}}}\n"
         if self.spaces:
