@@ -69,7 +69,7 @@ status ranks_await(struct ranks *ranks, struct rank_exchange **exchange) {
 }
 
 status ranks_fail(struct ranks *ranks, status result) {
-    if (!ranks->failed) ranks->calls->fail(ranks, result, fail_text());
+    if (!ranks->failed) ranks->calls->give_up(ranks, result, fail_text());
     ranks->failed = true;
     return result;
 }

@@ -84,7 +84,7 @@ struct ranks_calls {
     // The exchange stays the implementation's until `end` returns. `patient`: as ranks_await.
     void (*begin)(struct ranks *ranks, struct rank_exchange *exchange);
     status (*end)(struct ranks *ranks, struct rank_exchange *exchange, bool patient);
-    void (*fail)(struct ranks *ranks, status code, const char *text); // does not wait
+    void (*give_up)(struct ranks *ranks, status code, const char *text); // does not wait
     void (*free)(struct ranks *ranks); // also of `ranks` itself; no exchange is under way
 };
 

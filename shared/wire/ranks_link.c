@@ -453,7 +453,7 @@ static void ranks_link_free(struct ranks *ranks) {
 
 status ranks_link_open(struct ranks **out, const struct ranks_link_options *options) {
     static const struct ranks_calls calls = {
-        .begin = ranks_link_begin, .end = ranks_link_end, .fail = ranks_link_give_up, .free = ranks_link_free};
+        .begin = ranks_link_begin, .end = ranks_link_end, .give_up = ranks_link_give_up, .free = ranks_link_free};
     struct transport *transport;
     struct ranks_link *link;
     status result;

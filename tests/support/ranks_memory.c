@@ -89,7 +89,7 @@ static status memory_end(struct ranks *ranks, struct rank_exchange *exchange, bo
     return result;
 }
 
-static void memory_fail(struct ranks *ranks, status code, const char *text) {
+static void memory_give_up(struct ranks *ranks, status code, const char *text) {
     struct memory_hub *hub = ((struct memory_rank *)ranks)->hub;
     pthread_mutex_lock(&hub->lock);
     if (hub->failure == OK) snprintf(hub->text, sizeof hub->text, "rank %d has failed: %s", ranks->own, text);
@@ -115,7 +115,7 @@ static void memory_free(struct ranks *ranks) {
 
 void ranks_memory_open(int count, struct ranks **out) {
     static const struct ranks_calls calls = {
-        .begin = memory_begin, .end = memory_end, .fail = memory_fail, .free = memory_free};
+        .begin = memory_begin, .end = memory_end, .give_up = memory_give_up, .free = memory_free};
     struct memory_hub *hub;
     mem_new(&hub, 1, sizeof *hub + (size_t)count * sizeof(void *));
     pthread_mutex_init(&hub->lock, NULL);
