@@ -26,9 +26,9 @@ $(filter-out %/main.o %/harness.o,$(OPS_SOURCES:%.c=$(BUILD)/%.o)): override SAN
 REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -v -n 60 $(1)/report.* && exit 1; exit $$status; }
 
 # Left out: what runs the programs of other tests once more and trains or draws for long (every method, one training after
-# another, the miniature), the page's own test, which has no program of caravan's, and installation, which copies what others
-# test and packs instrumented programs for most of a minute.
-ASAN_WITHOUT := $(addprefix e2e/,ablation draw install methods second-training view-page)
+# another, the miniature, ranks, which the thread sanitizer has), the page's own test, which has no program of caravan's, and
+# installation, which copies what others test and packs instrumented programs for most of a minute.
+ASAN_WITHOUT := $(addprefix e2e/,ablation draw install methods ranks second-training view-page)
 
 .PHONY: sanitize sanitize-thread
 sanitize: ## run unit, operation and end-to-end tests under the address and undefined sanitizers
@@ -39,9 +39,10 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 	 $(call REPORTED,build-asan)
 
 # The emulator runs a block's threads on one thread of the CPU, where the thread sanitizer finds nothing and takes minutes.
-# Nor does it find anything in tests of one thread, in those of text, files, tables and figures, in programs of Python, and
-# in scripts that run the same pipelines as chain.sh, checkpoints.sh, faults.sh, machines.sh, storm.sh and supervisor.sh.
-TSAN_WITHOUT := $(addprefix unit/,json rope_angles simulation tokenizer) \
+# Nor does it find anything in tests of one thread, of threads that share nothing but what unit/ranks tests, of text, files,
+# tables and figures, in programs of Python, and in scripts that run the same pipelines as chain.sh, checkpoints.sh, faults.sh,
+# machines.sh, storm.sh and supervisor.sh.
+TSAN_WITHOUT := $(addprefix unit/,json ranks_training rope_angles simulation tokenizer) \
                 $(addprefix e2e/,ablation active-runs agreement ask bad-input benchmarks chat-judge check compare damaged data devices draw ends eval evaluation \
                   generated-answers image-benchmarks init install killed-source likelihood loss max-steps media-folder methods not-finite pipelines plug-in programs \
                   python-stage reference replay resumed-settings score-and-judge second-training serve source-and-reward supervised view view-page)
