@@ -26,7 +26,7 @@ $(filter-out %/main.o %/harness.o,$(OPS_SOURCES:%.c=$(BUILD)/%.o)): override SAN
 REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -v -n 60 $(1)/report.* && exit 1; exit $$status; }
 
 # Left out: what runs the programs of other tests once more and trains or draws for long (every method, one training after
-# another, the miniature, ranks, which the thread sanitizer has), the page's own test, which has no program of caravan's, and
+# another, the miniature, ranks, which storm.sh has, too), the page's own test, which has no program of caravan's, and
 # installation, which copies what others test and packs instrumented programs for most of a minute.
 ASAN_WITHOUT := $(addprefix e2e/,ablation draw install methods ranks second-training view-page)
 
@@ -45,7 +45,7 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 TSAN_WITHOUT := $(addprefix unit/,json ranks_training rope_angles simulation tokenizer) \
                 $(addprefix e2e/,ablation active-runs agreement ask bad-input benchmarks chat-judge check compare damaged data devices draw ends eval evaluation \
                   generated-answers image-benchmarks init install killed-source likelihood loss max-steps media-folder methods not-finite pipelines plug-in programs \
-                  python-stage reference replay resumed-settings score-and-judge second-training serve source-and-reward supervised view view-page)
+                  python-stage ranks reference replay resumed-settings score-and-judge second-training serve source-and-reward supervised view view-page)
 
 sanitize-thread: ## run those of these tests that have threads under the thread sanitizer
 	@rm -f build-tsan/report.*; mkdir -p build-tsan

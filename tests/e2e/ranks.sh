@@ -92,4 +92,12 @@ kill -TERM $pid
 ends_with 75 $pid "$work/stopped.err"
 nothing_left stopped || fail "a rank is left after a stop: $(pgrep -fa "$work/stopped/nodes/")"
 
+# So too when rank 0 has nothing to save and ends well.
+begin unbegun --set optim.ranks=3 --set force.program="$work/slow.sh"
+wait_until 60 rank_of unbegun optim-2 >/dev/null || fail "no second rank"
+kill -STOP "$(rank_of unbegun optim-2)"
+kill -TERM $pid
+ends_with 75 $pid "$work/unbegun.err"
+nothing_left unbegun || fail "a rank is left after a stop: $(pgrep -fa "$work/unbegun/nodes/")"
+
 expect 64 'ranks: only in a pipeline' "$bin/caravan-optim" --stdio --model "$work/model" --out "$work/out" --ranks 2

@@ -374,7 +374,10 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         status result = processes_reap(&supervisor->processes, clock_monotonic(), supervisor->settled, &ended, &how);
         if (!ended) return;
         const bool stopping = supervisor->state >= SUPERVISOR_STOPPING;
-        if (how && (!stopping || ended->failed)) processes_end_ranks(&supervisor->processes, ended);
+        // Rank 0 ends when all is saved: another one that is still there then hangs.
+        const bool leads = ended->replica->rank && ended->replica->number == 1;
+        if (!stopping ? how != NULL : (how && ended->failed) || leads)
+            processes_end_ranks(&supervisor->processes, ended);
         if (stopping) continue; // its last report may still come
         run_status_forget(supervisor->run_status, ended->replica);
         if (result == OK) {
