@@ -375,9 +375,8 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         if (!ended) return;
         const bool stopping = supervisor->state >= SUPERVISOR_STOPPING;
         // Rank 0 ends when all is saved: another one that is still there then hangs.
-        const bool leads = ended->replica->rank && ended->replica->number == 1;
-        if (!stopping ? how != NULL : (how && ended->failed) || leads)
-            processes_end_ranks(&supervisor->processes, ended);
+        const bool over = stopping && ended->replica->rank && ended->replica->number == 1;
+        if (over || (how && (!stopping || ended->failed))) processes_end_ranks(&supervisor->processes, ended);
         if (stopping) continue; // its last report may still come
         run_status_forget(supervisor->run_status, ended->replica);
         if (result == OK) {
