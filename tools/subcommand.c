@@ -95,11 +95,13 @@ status subcommand_write_file(const char *dir, const char *name, const struct buf
 
 // ---- a run, its pipeline file or its store on a command line ----
 
-// Adds DIR/NAME, or DIR if NAME is NULL, to the list if it is a directory with the file and not in the list yet.
+// Adds DIR/NAME, or DIR if NAME is NULL, to the list if it is a directory with the file and not in the list yet. An
+// empty file is about to be made: LMDB cannot read it.
 static void subcommand_add_store(const char *dir, const char *name, const char *file, struct arena *arena,
                                  struct string_list *stores) {
     const char *store = name ? path_join(arena, dir, name) : dir, *path = path_join(arena, store, file);
-    if (!path_exists(path)) return;
+    struct stat info;
+    if (stat(path, &info) || !info.st_size) return;
     for (size_t i = 0; i < stores->count; i++)
         if (!strcmp(stores->data[i], store)) return;
     const char **list = arena_alloc(arena, (stores->count + 1) * sizeof *list);

@@ -54,3 +54,10 @@ for name in store/groups store/frames ledger; do
     run broken || fail "$file removed: $(cat "$work/broken.err")"
     [ "$(weights_of broken)" = "$want" ] || fail "$file removed: other weights"
 done
+
+# A store that a process is about to make, which takes long on a full disk, is none yet.
+mkdir -p "$work/begun/store"
+touch "$work/begun/store/groups.lmdb"
+sed "s|$work/whole|$work/begun|" "$work/whole/pipeline.yaml" >"$work/begun/pipeline.yaml"
+expect 65 'there is no groups.lmdb in .*begun' "$bin/caravan" groups ls "$work/begun"
+"$bin/caravan" view --html "$work/begun.html" "$work/begun" 2>"$work/out" || fail "a run without groups: $(cat "$work/out")"
