@@ -39,7 +39,8 @@ WARNINGS  := -Wall -Wextra -Wstrict-prototypes -Wmissing-prototypes -Wold-style-
              -Wimplicit-fallthrough -Wno-enum-float-conversion $(WERROR)
 CPPFLAGS  += -I. -DCARAVAN_VERSION='"$(VERSION)"' $(PACKAGE_CFLAGS) -D_GNU_SOURCE
 CFLAGS    += -std=c17 $(OPTIMIZE) $(WARNINGS) -ffp-contract=off -fno-math-errno -pthread $(SANITIZE)
-LDFLAGS   += -pthread $(SANITIZE)
+# Most stages need few of these libraries, and starting with all of FFmpeg takes ten times as long.
+LDFLAGS   += -pthread -Wl,--as-needed $(SANITIZE)
 LDLIBS    += $(PACKAGE_LIBS) -lm
 
 # SIMD code is chosen at run time; a file's suffix says what it is compiled for.

@@ -17,8 +17,9 @@ endif
 # The vector loops compute all products where oneDNN does not, and instrumented they take most of the time: they are not. The
 # harness runs the same source as plain C, which is instrumented, and in the plain build with guard pages.
 $(BUILD)/kernels/cpu/simd_avx2.o $(BUILD)/kernels/cpu/simd_avx512.o: override SANITIZE :=
-# Nor is what the harness compares operations with: instrumented, it takes longer than they do.
-$(filter-out %/main.o %/harness.o,$(OPS_SOURCES:%.c=$(BUILD)/%.o)): override SANITIZE :=
+# Nor is what the harness compares operations with: instrumented, it takes longer than they do. The harness itself has one
+# thread.
+$(filter-out %/main.o $(if $(findstring thread,$(SANITIZE)),,%/harness.o),$(OPS_SOURCES:%.c=$(BUILD)/%.o)): override SANITIZE :=
 
 # A report of a stage in a pipeline would only reach the stage's log, and the supervisor would restart the stage. So reports
 # are written to files, named after program and process, and the target fails if there is one. One may be empty: its process
@@ -26,9 +27,10 @@ $(filter-out %/main.o %/harness.o,$(OPS_SOURCES:%.c=$(BUILD)/%.o)): override SAN
 REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -v -n 60 $(1)/report.* && exit 1; exit $$status; }
 
 # Left out: what runs the programs of other tests once more and trains or draws for long (every method, one training after
-# another, the miniature, ranks, which storm.sh has, too), the page's own test, which has no program of caravan's, and
-# installation, which copies what others test and packs instrumented programs for most of a minute.
-ASAN_WITHOUT := $(addprefix e2e/,ablation draw install methods ranks second-training view-page)
+# another, the miniature; ranks and kills, which storm.sh has, too; runs on the emulator, whose operations, models and lent
+# weights unit tests and the harness go through), the page's own test, which has no program of caravan's, and installation,
+# which copies what others test and packs instrumented programs for most of a minute.
+ASAN_WITHOUT := $(addprefix e2e/,ablation draw emulated faults install methods ranks second-training sharing view-page)
 
 .PHONY: sanitize sanitize-thread
 sanitize: ## run unit, operation and end-to-end tests under the address and undefined sanitizers
@@ -40,10 +42,10 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 
 # The emulator runs a block's threads on one thread of the CPU, where the thread sanitizer finds nothing and takes minutes.
 # Nor does it find anything in tests of one thread, of threads that share nothing but what unit/ranks tests, of text, files,
-# tables and figures, in programs of Python, and in scripts that run the same pipelines as chain.sh, checkpoints.sh, faults.sh,
-# machines.sh, storm.sh and supervisor.sh.
-TSAN_WITHOUT := $(addprefix unit/,json ranks_training rope_angles simulation tokenizer) \
-                $(addprefix e2e/,ablation active-runs agreement ask bad-input benchmarks chat-judge check compare damaged data devices draw ends eval evaluation \
+# tables and figures, in processes of one thread, in programs of Python, and in scripts that run the same pipelines as chain.sh,
+# checkpoints.sh, machines.sh, storm.sh and supervisor.sh.
+TSAN_WITHOUT := $(addprefix unit/,file_pieces json ranks_training rope_angles simulation tokenizer) \
+                $(addprefix e2e/,ablation active-runs agreement ask bad-input benchmarks chat-judge check compare damaged data devices draw ends eval evaluation faults \
                   generated-answers image-benchmarks init install killed-source likelihood loss max-steps media-folder methods not-finite pipelines plug-in programs \
                   python-stage ranks reference replay resumed-settings score-and-judge second-training serve source-and-reward supervised view view-page)
 

@@ -61,13 +61,7 @@ void harness_case(struct harness *h, const char *format, ...) {
 }
 
 int harness_repeats(const struct harness *h, int count) {
-    int share = h->emulated ? 4 : 1;
-#if defined(__SANITIZE_THREAD__)
-    share *= 4; // which thread touches what hardly depends on the shape
-#elif defined(__SANITIZE_ADDRESS__)
-    share *= 2; // the plain build, with its guards around each tensor, tries all
-#endif
-    return (count + share - 1) / share;
+    return (count + h->share - 1) / h->share;
 }
 
 void *harness_memory(struct harness *h, size_t bytes) {

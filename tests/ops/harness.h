@@ -22,6 +22,8 @@ struct harness {
     struct cpu_backend *cpu; // NULL on another device
     bool guarded;            // buffers can be read during an operation only
     bool emulated;           // the emulator runs: a product of a million steps takes seconds
+    int share;               // of the random cases one in so many is tried
+    int64_t most_steps;      // multiplications of the largest product that is tried
     bool first;              // this version is compared with the reference
     int f32_parts;           // of this version (backend_options)
     double product_error;    // that this version allows itself in a product of float32, relative to it

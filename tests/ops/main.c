@@ -116,6 +116,15 @@ static status version_open(struct harness *h, const struct version *v) {
     h->guarded = v->guarded;
     h->ops = h->backend->ops;
     h->emulated = strncmp(v->device, "emulated", 8) == 0;
+    h->share = h->emulated ? 4 : 1;
+    h->most_steps = h->emulated ? 10000000 : INT64_MAX;
+#if defined(__SANITIZE_THREAD__)
+    h->share *= 4; // which thread touches what hardly depends on the shape
+    h->most_steps = 10000000;
+#elif defined(__SANITIZE_ADDRESS__)
+    h->share *= 2; // the plain build, with its guards around each tensor, tries all
+    h->most_steps = 10000000;
+#endif
     h->f32_parts = v->f32_parts;
     h->product_error = v->f32_parts == 2 ? 0x1p-16 : 0;
     h->cpu = strcmp(v->device, "cpu") == 0 ? cpu_of(h->backend) : NULL;
