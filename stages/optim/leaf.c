@@ -1,4 +1,4 @@
-#include "stages/optim/leaf.h"
+#include "stages/optim/optim.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,16 +1,24 @@
-// Times the model's work on one group: model_bench DIR rollout|score|answers|train float32|bfloat16 [THREADS [DEVICE]].
+// Times the model's work on one group:
+// model_bench DIR rollout|score|answers|train float32|bfloat16 [THREADS [DEVICE [RANKS [GROUPS]]]].
 // A 16-frame clip of 252 x 392 and 168 tokens of text (1,176 in all), 8 completions of 128 tokens, all random.
 // `answers` is `score` with 8 new tokens behind the first 120 of each completion. Prints one line: work, precision,
-// seconds, tokens of completions a second, the process's peak memory, processor seconds.
+// seconds, tokens of completions a second, the process's peak memory, processor seconds. `train` may be a step of
+// GROUPS groups by RANKS processes with so many THREADS each; then the line goes on with the bytes that a rank sends in
+// a step, and those that it would send if gradients were reduced and weights gathered in a ring.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
 #include "shared/base/rng.h"
+#include "shared/base/ranks.h"
 #include "shared/model/model.h"
+#include "shared/wire/ranks_link.h"
 #include "tests/bench/usage.h"
 
 enum {
@@ -23,6 +31,7 @@ enum {
     GROUP_SIZE = 8,
     COMPLETION_TOKENS = 128,
     ANSWER_TOKENS = 8,
+    MOST_RANKS = 64,
 };
 
 struct bench {
@@ -33,6 +42,8 @@ struct bench {
     int64_t targets[GROUP_SIZE][COMPLETION_TOKENS];
     float logprobs[GROUP_SIZE][COMPLETION_TOKENS];
     struct generator *answers; // of bench_answers
+    struct ranks *ranks;       // of bench_train; NULL: this process alone
+    int groups;                // likewise
 };
 
 static int64_t bench_token(const struct model_info *info, uint64_t stream, uint64_t position) {
@@ -137,8 +148,15 @@ static status bench_train(struct bench *bench, int64_t *tokens) {
         completions[i].completion = (struct model_completion){bench->targets[i], COMPLETION_TOKENS};
         completions[i].advantage = i % 2 ? 1 : -1;
     }
-    *tokens = GROUP_SIZE * COMPLETION_TOKENS;
-    TRY(model_accumulate(bench->model, &bench->prompt, completions, GROUP_SIZE, &loss, 1, &found));
+    *tokens = bench->groups * GROUP_SIZE * COMPLETION_TOKENS;
+    const int ranks = bench->ranks ? bench->ranks->count : 1, own = bench->ranks ? bench->ranks->own : 0;
+    for (int first = 0; first < bench->groups; first += ranks) {
+        const int left = bench->groups - first;
+        TRY(model_turn(bench->model, left < ranks ? left : ranks));
+        if (own < left)
+            TRY(model_accumulate(bench->model, &bench->prompt, completions, GROUP_SIZE, &loss, 1.0 / bench->groups,
+                                 &found));
+    }
     return model_step(bench->model, &rates, &norm);
 }
 
@@ -148,7 +166,8 @@ static status bench_run(struct bench *bench, const char *dir, const char *kind, 
                                           .threads = threads,
                                           .precision = precision,
                                           .training = !strcmp(kind, "train"),
-                                          .train_vision = true};
+                                          .train_vision = true,
+                                          .ranks = bench->ranks};
     status (*task)(struct bench *, int64_t *) = !strcmp(kind, "rollout")   ? bench_rollout
                                                 : !strcmp(kind, "score")   ? bench_score
                                                 : !strcmp(kind, "answers") ? bench_answers
@@ -156,35 +175,80 @@ static status bench_run(struct bench *bench, const char *dir, const char *kind, 
     uint8_t *pixels = NULL;
     double best = 1e30, cpu = 0;
     int64_t tokens = 0;
+    uint64_t sent = 0;
     TRY(model_open(&bench->model, dir, &options));
     bench_inputs(bench, &pixels);
     status result = OK;
     for (int pass = 0; result == OK && pass < 2; pass++) { // the first warms up
         double began = clock_monotonic(), before = bench_processor_seconds();
+        sent = bench->ranks ? bench->ranks->sent : 0;
         result = task(bench, &tokens);
         if (clock_monotonic() - began < best) best = clock_monotonic() - began;
         cpu = bench_processor_seconds() - before;
     }
-    if (result == OK)
-        printf("%s %s %.3f s %.0f tokens/s %.2f GB %.3f processor-s\n", kind, precision, best, (double)tokens / best,
+    if (result == OK && (!bench->ranks || bench->ranks->own == 0)) {
+        printf("%s %s %.3f s %.0f tokens/s %.2f GB %.3f processor-s", kind, precision, best, (double)tokens / best,
                bench_peak_gigabytes(), cpu);
+        if (bench->ranks) {
+            const int ranks = bench->ranks->count, turns = (bench->groups + ranks - 1) / ranks;
+            const double bytes =
+                (double)model_get_info(bench->model)->parameter_count * (!strcmp(precision, "float32") ? 4 : 2);
+            printf(" %.1f MB sent, a ring %.1f MB", (double)(bench->ranks->sent - sent) * 1e-6,
+                   (turns + 1) * bytes * (ranks - 1) / ranks * 1e-6);
+        }
+        printf("\n");
+    }
     free(pixels);
     generator_free(&bench->answers);
     model_free(&bench->model);
     return result;
 }
 
+// One of `count` processes, which meet at sockets in `dir`.
+static status bench_join(struct ranks **out, int own, int count, const char *dir) {
+    struct arena arena = {0};
+    const char *endpoints[MOST_RANKS];
+    for (int r = 0; r < count; r++) endpoints[r] = arena_printf(&arena, "ipc://%s/%d", dir, r);
+    const status result = ranks_link_open(out, &(struct ranks_link_options){.own = own,
+                                                                            .count = count,
+                                                                            .run = "bench",
+                                                                            .endpoints = endpoints,
+                                                                            .listen = &endpoints[own],
+                                                                            .listen_count = 1,
+                                                                            .timeout = 600});
+    arena_release(&arena);
+    return result;
+}
+
 int main(int argc, char **argv) {
+    const char *const device = argc > 5 ? argv[5] : "cpu";
+    const int threads = argc > 4 ? atoi(argv[4]) : 0, ranks = argc > 6 ? atoi(argv[6]) : 1,
+              groups = argc > 7 ? atoi(argv[7]) : ranks;
+    char dir[] = "/tmp/ranks-XXXXXX";
+    int own = 0, ended, code;
+    struct bench *bench;
+    status result = OK;
     log_open("model_bench");
-    if (argc < 4) {
-        log_info("usage: model_bench DIR rollout|score|answers|train float32|bfloat16 [THREADS [DEVICE]]");
+    if (argc < 4 || ranks < 1 || ranks > MOST_RANKS || groups < 1 || (groups > 1 && strcmp(argv[2], "train") != 0)) {
+        log_info("usage: model_bench DIR rollout|score|answers|train float32|bfloat16 [THREADS [DEVICE [RANKS "
+                 "[GROUPS]]]]; several with train");
         return USAGE;
     }
-    struct bench *bench;
     NEW(&bench, 1);
-    status result =
-        bench_run(bench, argv[1], argv[2], argv[3], argc > 4 ? atoi(argv[4]) : 0, argc > 5 ? argv[5] : "cpu");
+    bench->groups = groups;
+    if (ranks > 1 && !mkdtemp(dir)) return UNAVAILABLE;
+    for (int r = 1; r < ranks && own == 0 && result == OK; r++) {
+        const pid_t process = fork();
+        if (process < 0) result = fail(UNAVAILABLE, "a process for rank %d cannot be started", r);
+        if (!process) own = r;
+    }
+    if (ranks > 1 && result == OK) result = bench_join(&bench->ranks, own, ranks, dir);
+    if (result == OK) result = bench_run(bench, argv[1], argv[2], argv[3], threads, device);
     if (result != OK) log_info("%s", fail_text());
+    ranks_free(&bench->ranks);
     free(bench);
+    while (own == 0 && (ended = wait(&code)) > 0)
+        if (result == OK && code) result = UNAVAILABLE;
+    if (own == 0 && ranks > 1 && dir_remove(dir) != OK) log_info("%s", fail_text());
     return (int)result;
 }

@@ -1,5 +1,5 @@
 // The leaves of a step: parts of groups, in one order.
-#include "stages/optim/leaf.h"
+#include "stages/optim/optim.h"
 #include "tests/unit/unit.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "tools/run/service.h"
+#include "tools/run/run.h"
 
 // Returns a manager's socket; `name` is its path, or begins with '@'.
 static int open_manager(const char *name) {

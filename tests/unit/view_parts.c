@@ -6,7 +6,6 @@
 #include "shared/base/json.h"
 #include "shared/store/frame_store.h"
 #include "tests/support/groups.h"
-#include "tools/view/token_cuts.h"
 #include "tools/view/view.h"
 
 // ---- tokens ----

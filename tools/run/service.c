@@ -1,4 +1,4 @@
-#include "tools/run/service.h"
+#include "tools/run/run.h"
 
 #include <errno.h>
 #include <stddef.h>

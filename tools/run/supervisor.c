@@ -27,7 +27,6 @@
 #include "tools/deployment.h"
 #include "tools/run/processes.h"
 #include "tools/run/run_status.h"
-#include "tools/run/service.h"
 
 // ---- machines ----
 

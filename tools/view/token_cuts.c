@@ -1,4 +1,4 @@
-#include "tools/view/token_cuts.h"
+#include "tools/view/view.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -246,3 +246,11 @@ view_route view_compare_show, view_trace_show, view_trace_export;
 // Writes the page with its data as one file, with the texts and frames of at most `groups` groups for which `where`
 // (NULL: any) holds. USAGE: the file would be larger than 20 MB; UNAVAILABLE.
 status view_html_write(struct view *view, const char *path, int64_t groups, const char *where);
+
+// ---- token_cuts.c ----
+
+// Sets cuts[i] to where the text of token i ends, in UTF-16 units of the completion's text. A token without text (a
+// special one, or one with only a part of a character) ends where the one before it does; a character belongs to the
+// token that has its last byte. Returns false if the completion has no tokens or no text, or if its tokens do not give
+// its text; the cuts then mean nothing.
+bool token_cuts_find(const struct tokenizer *tokenizer, const struct completion *completion, int64_t *cuts);

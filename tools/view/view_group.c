@@ -11,7 +11,6 @@
 #include "shared/store/frame_store.h"
 #include "shared/text/tokenizer.h"
 #include "tools/tools.h"
-#include "tools/view/token_cuts.h"
 #include "tools/view/view.h"
 
 // What stays open between requests.
