@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/memory.h"
 
 // Sorts pieces by rank into `streams`. Their copies begin at `copies`; returns where they end.
@@ -52,7 +53,9 @@ status ranks_begin(struct ranks *ranks, const struct rank_piece *sends, size_t s
 
 static status rank_exchange_end(struct ranks *ranks, struct rank_exchange **exchange, bool patient) {
     if (!*exchange) return OK;
+    const double began = clock_monotonic();
     status result = ranks->calls->end(ranks, *exchange, patient);
+    ranks->waited += clock_monotonic() - began;
     ranks->failed = ranks->failed || result != OK;
     for (int rank = 0; rank < ranks->count; rank++) ranks->sent += (*exchange)->sends[rank].done;
     free(*exchange);

@@ -37,6 +37,7 @@ struct ranks {
     int own, count;
     uint64_t begun; // exchanges
     uint64_t sent;  // bytes of pieces that this rank has sent, in the exchanges that were ended
+    double waited;  // seconds in ranks_end and ranks_await: for the others, and for bytes on their way
     bool failed;    // an exchange has failed, or this rank: nothing can be exchanged any more
 };
 

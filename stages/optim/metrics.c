@@ -156,6 +156,7 @@ status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
         {"completions", (double)metrics->completions},
         {"prompt_tokens", (double)metrics->prompt_tokens},
         {"seconds", metrics->seconds},
+        {"rank_wait", metrics->rank_wait},
         {"epoch", metrics->epoch},
     };
     const size_t count = sizeof list / sizeof *list;

@@ -122,7 +122,7 @@ struct step_mean {
 // The metrics of one step, a line of metrics.jsonl. What no group of the step has is NaN.
 struct step_metrics {
     int64_t step; // from 1
-    double loss, nll, kl, grad_norm, lr, seconds;
+    double loss, nll, kl, grad_norm, lr, seconds, rank_wait;
     double time;                                // at its end, seconds since 1970
     double epoch;                               // how often the data have been used, NaN outside a pipeline
     double logprob_diff_mean, logprob_diff_max; // the sampler's against the trainer's, over on-policy tokens

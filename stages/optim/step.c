@@ -148,7 +148,7 @@ status step_train(struct optim *optim, struct step_metrics *metrics) {
     enum { LISTED = 8 };
     const size_t count = optim->batch_count;
     const struct step_group *groups = optim->batch;
-    const double started = clock_monotonic();
+    const double started = clock_monotonic(), waited = optim->ranks ? optim->ranks->waited : NAN;
     const struct optim_options *options = optim->options;
     const int64_t step = model_version(optim->model) + 1;
     const struct optimizer_options adamw = {.lr = step_lr(optim, step - 1),
@@ -214,5 +214,6 @@ status step_train(struct optim *optim, struct step_metrics *metrics) {
     metrics->epoch = epoch ? (double)optim->cursor / (double)epoch : NAN;
     metrics->time = clock_realtime();
     metrics->seconds = clock_monotonic() - started;
+    metrics->rank_wait = optim->ranks ? optim->ranks->waited - waited : NAN;
     return OK;
 }

@@ -37,6 +37,8 @@ for ranks in 2 3; do
     same "$ranks" "$ranks ranks train something else"
     [ -f "$work/$ranks/logs/optim-$ranks.log" ] || fail "$ranks ranks: no log of the last one"
 done
+grep -q '"rank_wait": null' "$work/one/metrics.jsonl" || fail "one process waits for ranks: $(tail -n 1 "$work/one/metrics.jsonl")"
+awk -F'"rank_wait": |"seconds": ' '!($3 > 0 && $3 + 0 < $2 + 0) { exit 1 }' "$work/3/metrics.jsonl" || fail "rank_wait: $(cat "$work/3/metrics.jsonl")"
 nothing_left 3 || fail "a rank is left: $(pgrep -fa "$work/3/nodes/")"
 
 # Each rank is killed, then each is stopped: all come back at once, and after rank_timeout (4 s). The programs that set the

@@ -434,6 +434,7 @@ static status send_much(struct ranks *ranks, void *context) {
     if (after - before > 60 * 1024) return fail(BAD_SAMPLE, "%ld KiB more", after - before);
 #endif
     HOLDS(before > 0 && after > 0);
+    HOLDS(ranks->own == 1 || ranks->waited > 0.5);
     HOLDS(ranks->sent == (ranks->own == 0 ? (uint64_t)EXCHANGES * BYTES : 0));
     return OK;
 }

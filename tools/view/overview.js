@@ -25,6 +25,7 @@ function overviewCurves(run) {
         {key: "age_mean", title: "Staleness", note: "steps", flat: "max_staleness 0"},
         {key: "lr", title: "Learning rate"},
         {key: "seconds", title: "Step", note: "seconds in optim"},
+        {key: "rank_wait", title: "Wait for ranks", note: "seconds of a step"},
         {key: "rate", title: "Throughput", note: "groups/s"},
     ];
 }
