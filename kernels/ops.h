@@ -143,6 +143,12 @@ struct decode_batch {
     struct attention_plan *plan;
 };
 
+// What square_sums adds up: F32 or BF16, in units of `unit` elements, a multiple of 64; the last has what is left.
+struct square_range {
+    struct tensor in;
+    int64_t unit;
+};
+
 // One range of parameters. All tensors are dense and have the same number of elements. The arithmetic is float32; each
 // result is rounded once, when it is stored.
 //
@@ -401,9 +407,9 @@ struct operations {
 
     // ---- the optimizer; its tensors are dense ----
 
-    // sums[u] = the sum of squares of unit u of `in` (F32 or BF16), in double, in an order that the unit's length
-    // determines; waits. A unit has `unit` elements, a multiple of 64, and the last one what is left.
-    status (*square_sums)(struct backend *, double *sums, struct tensor in, int64_t unit);
+    // sums[u] = the sum of squares of unit u, in double, in an order that the unit's length determines; waits. The
+    // units of all ranges follow one another.
+    status (*square_sums)(struct backend *, double *sums, const struct square_range *ranges, size_t count);
     // One AdamW step over all ranges: decoupled weight decay, bias correction, eps outside the square root.
     status (*adamw)(struct backend *, const struct adamw_range *ranges, size_t count, const struct adamw_options *);
     // average = decay * average + (1 - decay) * in. Each of the two is F32 without a remainder, or a pair.

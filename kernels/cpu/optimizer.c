@@ -97,13 +97,17 @@ static void optimizer_square_sums_task(void *context, struct task_range range) {
     job->squares[range.first / job->unit] = sum;
 }
 
-status cpu_square_sums(struct backend *backend, double *sums, struct tensor in, int64_t unit) {
+status cpu_square_sums(struct backend *backend, double *sums, const struct square_range *ranges, size_t count) {
     struct cpu_backend *cpu = cpu_of(backend);
-    const int64_t count = in.rows * in.columns;
-    CHECK(optimizer_dense(in, -1, count) && unit > 0 && unit % 64 == 0);
-    struct optimizer_job job = {
-        .cpu = cpu, .in = optimizer_array_of(in, (struct tensor){0}), .squares = sums, .unit = unit};
-    parallel_for(cpu, count, unit, optimizer_square_sums_task, &job);
+    for (size_t i = 0; i < count; i++) {
+        const struct tensor in = ranges[i].in;
+        const int64_t elements = in.rows * in.columns, unit = ranges[i].unit;
+        CHECK(optimizer_dense(in, -1, elements) && unit > 0 && unit % 64 == 0);
+        struct optimizer_job job = {
+            .cpu = cpu, .in = optimizer_array_of(in, (struct tensor){0}), .squares = sums, .unit = unit};
+        parallel_for(cpu, elements, unit, optimizer_square_sums_task, &job);
+        sums += (elements + unit - 1) / unit;
+    }
     return OK;
 }
 

@@ -319,19 +319,33 @@ __global__ void __launch_bounds__(SUM_BLOCK_THREADS)
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-status cuda_square_sums(struct backend *backend, double *sums, struct tensor in, int64_t unit) {
+static int64_t square_range_units(const struct square_range *range) {
+    return (range->in.rows * range->in.columns + range->unit - 1) / range->unit;
+}
+
+status cuda_square_sums(struct backend *backend, double *sums, const struct square_range *ranges, size_t count) {
     struct cuda_backend *cuda = cuda_of(backend);
-    const int64_t count = in.rows * in.columns, units = unit > 0 ? (count + unit - 1) / unit : 0;
-    CHECK(tensor_is(in, -1, in.rows, in.columns) && tensor_dense(in));
-    CHECK(unit > 0 && unit % 64 == 0 && units <= INT32_MAX);
-    if (count == 0) return OK;
-    struct device_rows row = device_rows_of(tensor_reshape(in, 1, count));
+    int64_t units = 0, at = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct tensor in = ranges[i].in;
+        CHECK(tensor_is(in, -1, in.rows, in.columns) && tensor_dense(in));
+        CHECK(ranges[i].unit > 0 && ranges[i].unit % 64 == 0 && square_range_units(&ranges[i]) <= INT32_MAX);
+        units += square_range_units(&ranges[i]);
+    }
+    if (units == 0) return OK;
     struct tensor scratch;
     TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_SUMS, ELEMENT_U8, units, sizeof *sums, &scratch));
-    LAUNCH_LAYOUT(layout_of(count, &row, 1), square_sums_kernel, (unsigned)units, SUM_BLOCK_THREADS,
-                  SUM_BLOCK_THREADS / 32 * sizeof(double), cuda->stream, (double *)tensor_row(scratch, 0), row, count,
-                  unit);
-    TRY(cuda_launched("square_sums"));
+    for (size_t i = 0; i < count; i++) {
+        const struct square_range *range = &ranges[i];
+        const int64_t elements = range->in.rows * range->in.columns, blocks = square_range_units(range);
+        if (blocks == 0) continue;
+        struct device_rows row = device_rows_of(tensor_reshape(range->in, 1, elements));
+        LAUNCH_LAYOUT(layout_of(elements, &row, 1), square_sums_kernel, (unsigned)blocks, SUM_BLOCK_THREADS,
+                      SUM_BLOCK_THREADS / 32 * sizeof(double), cuda->stream, (double *)tensor_row(scratch, at), row,
+                      elements, range->unit);
+        TRY(cuda_launched("square_sums"));
+        at += blocks;
+    }
     return cuda_download(backend, sums, ELEMENT_U8, scratch);
 }
 

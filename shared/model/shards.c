@@ -1,6 +1,7 @@
 #include "shared/model/shards.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "shared/base/memory.h"
 
@@ -37,16 +38,26 @@ status shard_square_sum(struct backend *backend, const struct param_array *array
     const size_t piece_count = buckets * (size_t)count;
     struct rank_piece *sends, *receives;
     struct rank_exchange *exchange = NULL;
-    double *squares; // of all units
-    size_t units = 0, at = 0;
+    struct square_range *ranges; // of this rank
+    double *squares, *mine;      // of all units, in the order of the buckets; this rank's
+    size_t units = 0, at = 0, range_count = 0;
     status result = OK;
     for (size_t b = 0; b < buckets; b++) {
         const int64_t elements = array->table->buckets[b].count;
         units += (size_t)shard_units(elements, shard_unit(elements));
     }
-    NEW(&squares, units);
+    NEW(&squares, 2 * units);
+    mine = squares + units;
+    NEW(&ranges, buckets);
+    for (size_t b = 0; b < buckets; b++) {
+        const struct parameter_bucket *bucket = &array->table->buckets[b];
+        const struct param_piece piece = shard_own(bucket, ranks);
+        if (piece.first < piece.end)
+            ranges[range_count++] = (struct square_range){param_slice(array, piece), shard_unit(bucket->count)};
+    }
     NEW(&sends, 2 * piece_count);
     receives = sends + piece_count;
+    TRY_TO(result, done, backend->ops->square_sums(backend, mine, ranges, range_count)); // waits once
     for (size_t b = 0; b < buckets; b++) {
         const struct parameter_bucket *bucket = &array->table->buckets[b];
         const int64_t unit = shard_unit(bucket->count);
@@ -55,8 +66,8 @@ status shard_square_sum(struct backend *backend, const struct param_array *array
             const struct param_piece piece = shard_piece(bucket, rank, count);
             const size_t piece_units = (size_t)shard_units(piece.end - piece.first, unit);
             receives[first + (size_t)rank] = (struct rank_piece){rank, squares + at, piece_units * sizeof *squares};
-            if (rank == own && piece_units)
-                TRY_TO(result, done, backend->ops->square_sums(backend, squares + at, param_slice(array, piece), unit));
+            if (rank == own) memcpy(squares + at, mine, piece_units * sizeof *squares);
+            if (rank == own) mine += piece_units;
             at += piece_units;
         }
         for (int rank = 0; rank < count; rank++) {
@@ -70,6 +81,7 @@ status shard_square_sum(struct backend *backend, const struct param_array *array
     for (size_t u = 0; u < units; u++) *sum += squares[u];
 done:
     free(sends);
+    free(ranges);
     free(squares);
     return result;
 }

@@ -199,7 +199,8 @@ static status bench_square_sums(struct bench *b) { // of units as shard_unit mak
     enum { MOST_UNITS = 4096 };
     static double sums[MOST_UNITS];
     const int64_t elements = b->tensors[0].rows * b->tensors[0].columns, most = 64 * (int64_t)MOST_UNITS;
-    return b->ops->square_sums(b->backend, sums, b->tensors[0], (elements + most - 1) / most * 64);
+    const struct square_range range = {b->tensors[0], (elements + most - 1) / most * 64};
+    return b->ops->square_sums(b->backend, sums, &range, 1);
 }
 
 static status bench_digest(struct bench *b) {

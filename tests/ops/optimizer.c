@@ -19,9 +19,10 @@ static void optimizer_check_square_sums(struct harness *h) {
     harness_case(h, "square_sums %lld x %lld in units of %lld, type %d", (long long)rows, (long long)columns,
                  (long long)unit, type);
     struct tensor in = harness_dense(h, type, rows, columns, FILL_EDGES, 1);
-    double *sums = harness_memory(h, (size_t)units * sizeof *sums), own;
+    double *sums = harness_memory(h, (size_t)units * sizeof *sums), *again;
+    const struct square_range whole = {in, unit};
     for (int64_t u = 0; u < units; u++) sums[u] = NAN;
-    harness_ok(h, h->ops->square_sums(h->backend, sums, in, unit));
+    harness_ok(h, h->ops->square_sums(h->backend, sums, &whole, 1));
     float *values = harness_values(h, in);
     for (int64_t u = 0; u < units; u++) {
         const int64_t first = u * unit, end = first + unit < count ? first + unit : count;
@@ -30,15 +31,22 @@ static void optimizer_check_square_sums(struct harness *h) {
         harness_hold(h, fabsl(sums[u] - want) <= 1e-12L * want, "unit %lld: %.17g, not %.17Lg", (long long)u, sums[u],
                      want);
     }
-    const int64_t some = harness_range(h, 0, units - 1), first = some * unit; // a unit alone has the same bits
+    // A unit alone has the same bits, and so has every range among others: behind it none, the whole, and itself.
+    const int64_t some = harness_range(h, 0, units - 1), first = some * unit;
     const struct tensor row = tensor_reshape(in, 1, count);
-    harness_ok(h, h->ops->square_sums(h->backend, &own,
-                                      tensor_columns(row, first, first + unit < count ? unit : count - first), unit));
-    harness_hold(h, own == sums[some], "unit %lld alone: %.17g, not %.17g", (long long)some, own, sums[some]);
+    const struct square_range part = {tensor_columns(row, first, first + unit < count ? unit : count - first), unit},
+                              none = {tensor_columns(row, 0, 0), 64};
+    again = harness_memory(h, (size_t)(units + 2) * sizeof *again);
+    harness_ok(h, h->ops->square_sums(h->backend, again, (struct square_range[]){part, none, whole, part}, 4));
+    harness_hold(h, again[0] == sums[some] && again[units + 1] == sums[some], "unit %lld alone: %.17g, not %.17g",
+                 (long long)some, again[0], sums[some]);
+    harness_hold(h, !memcmp(again + 1, sums, (size_t)units * sizeof *sums), "other bits among other ranges");
+    harness_ok(h, h->ops->square_sums(h->backend, NULL, NULL, 0));
     struct tensor bits = harness_dense(h, ELEMENT_F32, units, 2, FILL_ZERO, 0); // the same in all versions
     harness_set(h, bits, (float *)sums);
     harness_same(h, "sums", bits);
-    harness_hold(h, h->ops->square_sums(h->backend, sums, in, 32) == BUG, "a unit of 32 elements");
+    harness_hold(h, h->ops->square_sums(h->backend, sums, &(struct square_range){in, 32}, 1) == BUG,
+                 "a unit of 32 elements");
 }
 
 struct adamw_reference {
@@ -282,7 +290,8 @@ static void optimizer_time_all(struct harness *h) {
     HARNESS_TIME(h, 0, 28 * elements, h->ops->adamw(h->backend, &range, 1, &options), "adamw 16 M");
     HARNESS_TIME(h, 0, 12 * elements, h->ops->ema(h->backend, range.exp_avg, none, range.grad, none, 0.995),
                  "ema 16 M");
-    HARNESS_TIME(h, 0, 4 * elements, h->ops->square_sums(h->backend, sums, range.grad, 4096), "square_sums 16 M");
+    HARNESS_TIME(h, 0, 4 * elements, h->ops->square_sums(h->backend, sums, &(struct square_range){range.grad, 4096}, 1),
+                 "square_sums 16 M");
     range.param = harness_dense(h, ELEMENT_BF16, 4096, 4096, FILL_NORMAL, 1);
     range.remainder = harness_dense(h, ELEMENT_U16, 4096, 4096, FILL_ZERO, 0);
     for (int i = 1; i < 4; i++)

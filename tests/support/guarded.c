@@ -140,8 +140,8 @@ GUARDED(sample, (struct backend * backend, struct decode_batch *batch, struct te
 GUARDED(decode_batch_read,
         (struct backend * backend, struct decode_batch *batch, int64_t step, int32_t *tokens, float *logprobs),
         (backend, batch, step, tokens, logprobs))
-GUARDED(square_sums, (struct backend * backend, double *sums, struct tensor in, int64_t unit),
-        (backend, sums, in, unit))
+GUARDED(square_sums, (struct backend * backend, double *sums, const struct square_range *ranges, size_t count),
+        (backend, sums, ranges, count))
 GUARDED(adamw,
         (struct backend * backend, const struct adamw_range *ranges, size_t count, const struct adamw_options *options),
         (backend, ranges, count, options))

@@ -233,8 +233,8 @@ static void expect_norm_of_pieces(const char *device, const char *precision) {
                 double own[SHARD_UNITS];
                 const int64_t first = units * piece / pieces, end = units * (piece + 1) / pieces;
                 const int64_t last = end * unit < bucket->count ? end * unit : bucket->count;
-                MUST(model->backend->ops->square_sums(model->backend, own,
-                                                      tensor_columns(row, first * unit, last - first * unit), unit));
+                const struct square_range range = {tensor_columns(row, first * unit, last - first * unit), unit};
+                MUST(model->backend->ops->square_sums(model->backend, own, &range, 1));
                 for (int64_t u = first; u < end; u++) squares += own[u - first];
             }
         }
