@@ -72,6 +72,7 @@ static inline bool attention_span_valid(const struct attention_span *span, int64
     X(scatter)                                                                                                         \
     X(scatter_add)                                                                                                     \
     X(add)                                                                                                             \
+    X(scale)                                                                                                           \
     X(segment_mean)                                                                                                    \
     X(segment_mean_grad)                                                                                               \
     X(patchify)                                                                                                        \

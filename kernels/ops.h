@@ -266,6 +266,8 @@ struct operations {
     status (*scatter_add)(struct backend *, struct tensor out, struct tensor in, struct tensor index);
     // out += in.
     status (*add)(struct backend *, struct tensor out, struct tensor in);
+    // out = factor * in, in float32, rounded once. out may be `in`.
+    status (*scale)(struct backend *, struct tensor out, struct tensor in, float factor);
     // out[s] = the mean of the rows [begins[s], begins[s + 1]) of in [T,C]; out [S,C], begins I32 [S+1,1], which
     // increases strictly from 0 to T. The sum is float32, in an order that the number of its rows determines.
     status (*segment_mean)(struct backend *, struct tensor out, struct tensor in, struct tensor begins);
@@ -285,8 +287,10 @@ struct operations {
     status (*weight_new)(struct backend *, struct weight **out, struct tensor plain, bool prepack);
     // NULL is fine; sets *weight to NULL.
     void (*weight_free)(struct backend *, struct weight **weight);
-    // out[M,N] = in[M,L] W^T + bias; bias [1,N] or none. `in` has the weight's type; out has the same type or F32.
-    status (*linear)(struct backend *, struct tensor out, struct tensor in, struct weight *, struct tensor bias);
+    // out[M,N] = in[M,L] W^T + bias; bias [1,N] or none. With `add` out += in W^T, rounded once; a GPU rounds a product
+    // of BF16 before it adds it to BF16, too. Then bias is none. `in` has the weight's type; out has the same or F32.
+    status (*linear)(struct backend *, struct tensor out, struct tensor in, struct weight *, struct tensor bias,
+                     bool add);
     // grad_in[M,L] = grad_out[M,N] W; += when `add`. grad_out has the weight's type. Not for prepacked weights.
     status (*linear_grad_input)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct weight *,
                                 bool add);

@@ -1,5 +1,5 @@
-// Rows that are copied or added: gather, scatter, scatter_add, add, the mean of each segment, and patchify, which
-// copies pixels to rows of patches.
+// Rows that are copied or added: gather, scatter, scatter_add, add, scale, the mean of each segment, and patchify,
+// which copies pixels to rows of patches.
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
@@ -16,6 +16,7 @@ struct gather_job {
     struct cpu_backend *cpu;
     struct tensor out, in, index; // index: of segments, where each begins
     bool scatter;                 // the index is of rows of `out`, not of `in`
+    float factor;                 // of scale
     // Of scatter_add: the rows of `in` with the same index are a list: first[index] is the first of them, next[i]
     // follows i, -1 ends it.
     int32_t *first, *next;
@@ -127,6 +128,25 @@ status cpu_add(struct backend *backend, struct tensor out, struct tensor in) {
         in = tensor_reshape(in, out.rows, out.columns);
     }
     gather_run(backend, (struct gather_job){.out = out, .in = in}, out.rows, gather_add_task);
+    return OK;
+}
+
+static void gather_scale_task(void *context, struct task_range range) {
+    const struct gather_job *job = context;
+    float scaled[PART_COLUMNS], values[PART_COLUMNS];
+    for (int64_t row = range.first; row < range.end; row++) {
+        for (int64_t column = 0; column < job->out.columns; column += PART_COLUMNS) {
+            int64_t count = job->out.columns - column < PART_COLUMNS ? job->out.columns - column : PART_COLUMNS;
+            const float *in = cpu_row_read(job->cpu, tensor_columns(job->in, column, count), row, values);
+            for (int64_t c = 0; c < count; c++) scaled[c] = job->factor * in[c];
+            cpu_row_write(job->cpu, tensor_columns(job->out, column, count), row, scaled);
+        }
+    }
+}
+
+status cpu_scale(struct backend *backend, struct tensor out, struct tensor in, float factor) {
+    CHECK(tensor_is(out, -1, in.rows, in.columns) && tensor_is(in, -1, out.rows, out.columns));
+    gather_run(backend, (struct gather_job){.out = out, .in = in, .factor = factor}, out.rows, gather_scale_task);
     return OK;
 }
 

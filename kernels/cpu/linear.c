@@ -139,13 +139,14 @@ status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor i
     return gemm_run(cpu, &gemm);
 }
 
-status cpu_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *w, struct tensor bias) {
+status cpu_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *w, struct tensor bias,
+                  bool add) {
     int64_t outputs = w->packed.outputs;
     CHECK(tensor_is(out, -1, in.rows, outputs) && tensor_is(in, (int)w->packed.type, in.rows, w->packed.inner));
-    CHECK(tensor_none(bias) || tensor_is(bias, -1, 1, outputs));
+    CHECK(tensor_none(bias) || (tensor_is(bias, -1, 1, outputs) && !add));
     struct packed_matrix matrix;
     TRY(weight_packed(cpu_of(backend), w, 0, outputs, &matrix));
-    return linear_packed(cpu_of(backend), out, in, matrix, bias, false);
+    return linear_packed(cpu_of(backend), out, in, matrix, bias, add);
 }
 
 status cpu_linear_grad_input(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct weight *w,

@@ -205,6 +205,30 @@ status cuda_add(struct backend *backend, struct tensor out, struct tensor in) {
     return cuda_launched("add");
 }
 
+// ---- scale ----
+
+template <int layout> __global__ void __launch_bounds__(ROW_THREADS) scale_kernel(struct add_args a, float factor) {
+    int64_t i = grid_unit() * OCTET;
+    if (i >= a.columns) return;
+    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
+        float values[OCTET];
+        octet_load<layout>(values, a.in, row, i, a.columns);
+#pragma unroll
+        for (int e = 0; e < OCTET; e++) values[e] = mul_rn(values[e], factor);
+        octet_store<layout>(a.out, row, i, a.columns, values);
+    }
+}
+
+status cuda_scale(struct backend *backend, struct tensor out, struct tensor in, float factor) {
+    CHECK(tensor_is(out, -1, in.rows, in.columns) && tensor_is(in, -1, out.rows, out.columns));
+    if (out.rows == 0 || out.columns == 0) return OK;
+    struct device_rows operands[] = {device_rows_of(out), device_rows_of(in)};
+    struct add_args args = {operands[0], operands[1], out.rows, out.columns};
+    LAUNCH_LAYOUT(layout_of(out.columns, operands, 2), scale_kernel, grid_of(octets_of(out.columns), out.rows),
+                  ROW_THREADS, 0, cuda_of(backend)->stream, args, factor);
+    return cuda_launched("scale");
+}
+
 // ---- segment_mean ----
 //
 // A block works on one segment (x) and on the columns of 32 octets (y). A warp takes every SEGMENT_GROUPS-th row of the

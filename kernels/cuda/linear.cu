@@ -42,13 +42,15 @@ void cuda_weight_free(struct backend *backend, struct weight **weight) {
     *weight = NULL;
 }
 
-status cuda_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *w, struct tensor bias) {
+status cuda_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *w, struct tensor bias,
+                   bool add) {
     struct tensor plain = w->plain;
     CHECK(tensor_is(out, -1, in.rows, plain.rows) && tensor_is(in, (int)plain.type, in.rows, plain.columns));
-    CHECK(tensor_none(bias) || tensor_is(bias, -1, 1, plain.rows));
+    CHECK(tensor_none(bias) || (tensor_is(bias, -1, 1, plain.rows) && !add));
     struct product p = product_of(out, operand_of(in, false), operand_of(plain, false), in.type);
     p.bias = tensor_row(bias, 0);
     p.bias_type = bias.type;
+    p.add = add;
     return product_run(cuda_of(backend), &p);
 }
 

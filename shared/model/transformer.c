@@ -134,12 +134,12 @@ static status block_attention_forward(struct forward_state *fwd, int index, stru
     const struct transformer *transformer = fwd->transformer;
     const struct block *block = &transformer->blocks[index];
     int layer = fwd->layered ? index : 0;
-    TRY(ops->linear(backend, act->qkv, n, block->qkv.weight, block->qkv_bias.values));
+    TRY(ops->linear(backend, act->qkv, n, block->qkv.weight, block->qkv_bias.values, false));
     TRY(ops->rope(backend, act->qkv, fwd->rope, fwd->position_ids, transformer->heads, fwd->cache, layer,
                   fwd->cache_slots));
     TRY(ops->attention(backend, act->attended, act->qkv, transformer->attention_scale, fwd->cache, layer, fwd->plan,
                        act->lse));
-    TRY(ops->linear(backend, fwd->delta, act->attended, block->out.weight, block->out_bias.values));
+    TRY(ops->linear(backend, fwd->delta, act->attended, block->out.weight, block->out_bias.values, false));
     fwd->has_delta = true;
     return forward_norm(fwd, act->normed, &block->norm2, &block->norm2_bias, act->statistics2);
 }
@@ -169,10 +169,10 @@ status block_forward(struct forward_state *fwd, int index) {
         struct tensor gate_up = tensor_rows(act.gate_up, kept ? first : 0, rows);
         struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
         TRY(ops->linear(backend, gate_up, tensor_rows(act.normed, first, rows), block->gate_up.weight,
-                        block->gate_up_bias.values));
+                        block->gate_up_bias.values, false));
         TRY(ops->activation(backend, fwd->transformer->activation, hidden, gate_up));
         TRY(ops->linear(backend, tensor_rows(fwd->delta, first, rows), hidden, block->down.weight,
-                        block->down_bias.values));
+                        block->down_bias.values, false));
     }
     fwd->has_delta = true;
     workspace_restore(fwd->workspace, mark);
@@ -272,7 +272,7 @@ status block_backward(struct forward_state *fwd, int index) {
         struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
         struct workspace_mark chunk_mark = workspace_save(fwd->workspace);
         TRY(block_round_grad(fwd, first, rows, &grad_out));
-        if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up.weight, block->gate_up_bias.values));
+        if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up.weight, block->gate_up_bias.values, false));
         TRY(ops->activation(backend, fwd->transformer->activation, hidden, gate_up));
         TRY(backward_linear(fwd, hidden, grad_out, hidden, &block->down, &block->down_bias));
         TRY(ops->activation_grad(backend, fwd->transformer->activation, gate_up, hidden, gate_up));

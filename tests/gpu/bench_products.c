@@ -44,7 +44,7 @@ static status bench_prepare_decoding(struct bench *b) {
 
 static status bench_linear(struct bench *b) {
     struct weight *weight = b->weights[b->turn++ % b->weight_count];
-    return b->ops->linear(b->backend, b->tensors[2], b->tensors[0], weight, (struct tensor){0});
+    return b->ops->linear(b->backend, b->tensors[2], b->tensors[0], weight, (struct tensor){0}, false);
 }
 
 static status bench_linear_grad_input(struct bench *b) {

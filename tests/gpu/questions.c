@@ -57,7 +57,7 @@ static status question_product(const char *device, int64_t rows, int64_t inner, 
     TRY_TO(result, done, b->ops->upload(b, tensors[0], in, ELEMENT_F32));
     TRY_TO(result, done, b->ops->upload(b, tensors[1], weight, ELEMENT_F32));
     TRY_TO(result, done, b->ops->weight_new(b, &prepared, tensors[1], false));
-    TRY_TO(result, done, b->ops->linear(b, tensors[2], tensors[0], prepared, none));
+    TRY_TO(result, done, b->ops->linear(b, tensors[2], tensors[0], prepared, none, false));
     result = b->ops->download(b, out, ELEMENT_F32, tensors[2]);
 done:
     if (b) b->ops->weight_free(b, &prepared);

@@ -6,7 +6,7 @@
 
 // ---- gather_scatter ----
 //
-// gather, scatter, scatter_add and add, against loops.
+// gather, scatter, scatter_add, add and scale, against loops.
 
 static void gather_scatter_check_gather(struct harness *h) {
     int64_t rows = harness_range(h, 1, 40), table_rows = harness_range(h, 1, 50), columns = harness_columns(h, 1, 200);
@@ -80,6 +80,22 @@ static void gather_scatter_check_add(struct harness *h) {
     harness_near(h, "out", out, want, 1e-38, 0);
 }
 
+static void gather_scatter_check_scale(struct harness *h) {
+    int64_t rows = harness_range(h, 1, 40), columns = harness_columns(h, 1, 700);
+    enum element from = harness_float_type(h), to = harness_float_type(h);
+    const float factor = (float)harness_unit(h) * 3;
+    const bool in_place = from == to && harness_unit(h) < 0.5;
+    harness_case(h, "scale %lld x %lld, types %d %d%s", (long long)rows, (long long)columns, from, to,
+                 in_place ? ", in place" : "");
+    struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1),
+                  out = in_place ? in : harness_tensor(h, to, rows, columns, FILL_NORMAL, 1);
+    float *values = harness_values(h, in);
+    double *want = harness_memory(h, (size_t)(rows * columns) * sizeof *want);
+    for (int64_t i = 0; i < rows * columns; i++) want[i] = (double)harness_rounded(factor * values[i], to);
+    harness_ok(h, h->ops->scale(h->backend, out, in, factor));
+    harness_near(h, "out", out, want, 0, 0); // rounded once: to the bit
+}
+
 static void gather_scatter_check_refusals(struct harness *h) {
     harness_case(h, "refusals");
     struct tensor table = harness_dense(h, ELEMENT_F32, 4, 5, FILL_NORMAL, 1),
@@ -98,11 +114,13 @@ static void gather_scatter_check(struct harness *h) {
         gather_scatter_check_scatter(h);
         gather_scatter_check_scatter_add(h, i < 20 ? 60 : 400); // more rows than a block of a GPU looks at together
         gather_scatter_check_add(h);
+        gather_scatter_check_scale(h);
     }
     while (harness_next_layout(h)) {
         gather_scatter_check_gather(h);
         gather_scatter_check_scatter_add(h, 60);
         gather_scatter_check_add(h);
+        gather_scatter_check_scale(h);
     }
     gather_scatter_check_refusals(h);
 }

@@ -91,15 +91,15 @@ static status graph_compute_step(struct harness *h, const struct graph_decoder *
     struct tensor none = {0};
     TRY(ops->gather(backend, it->x, block->embedding, batch->tokens));
     TRY(ops->rmsnorm(backend, it->normed, it->x, none, block->scale, 1e-6f, none));
-    TRY(ops->linear(backend, it->qkv, it->normed, block->qkv, none));
+    TRY(ops->linear(backend, it->qkv, it->normed, block->qkv, none, false));
     TRY(ops->rope(backend, it->qkv, &block->table, batch->position_ids, block->heads, it->cache, 0,
                   batch->cache_slots));
     TRY(ops->attention(backend, it->attended, it->qkv, 0.125f, it->cache, 0, batch->plan, none));
-    TRY(ops->linear(backend, it->delta, it->attended, block->out, none));
+    TRY(ops->linear(backend, it->delta, it->attended, block->out, none, false));
     TRY(ops->rmsnorm(backend, it->normed, it->x, it->delta, block->scale, 1e-6f, none));
-    TRY(ops->linear(backend, it->gate_up, it->normed, block->gate_up, none));
+    TRY(ops->linear(backend, it->gate_up, it->normed, block->gate_up, none, false));
     TRY(ops->activation(backend, ACTIVATION_SWIGLU, it->gated, it->gate_up));
-    TRY(ops->linear(backend, it->delta, it->gated, block->down, none));
+    TRY(ops->linear(backend, it->delta, it->gated, block->down, none, false));
     TRY(ops->rmsnorm(backend, it->normed, it->x, it->delta, block->scale, 1e-6f, none));
     return ops->sample(backend, it->batch, it->normed, block->head);
 }

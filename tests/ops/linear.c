@@ -65,14 +65,14 @@ static void linear_check_forward(struct harness *h, const struct linear_case *s,
     struct tensor bias = s->bias ? harness_dense(h, s->type, 1, s->n, FILL_NORMAL, 1) : (struct tensor){0};
     struct weight *prepacked;
     harness_ok(h, h->ops->weight_new(h->backend, &prepacked, plain, true));
-    harness_ok(h, h->ops->linear(h->backend, out, in, fresh, bias));
-    harness_ok(h, h->ops->linear(h->backend, again, in, prepacked, bias));
+    harness_ok(h, h->ops->linear(h->backend, out, in, fresh, bias, false));
+    harness_ok(h, h->ops->linear(h->backend, again, in, prepacked, bias, false));
     harness_equal(h, "prepacked and fresh weights", again, out);
     for (int i = 0; i < 3 && s->m > 1; i++) { // a few rows, from a random place
         int64_t rows = harness_range(h, 1, s->m < 20 ? s->m : 20), first = harness_range(h, 0, s->m - rows);
         struct tensor part = tensor_rows(again, first, rows);
         harness_ok(h, h->ops->zero(h->backend, part));
-        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, first, rows), prepacked, bias));
+        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, first, rows), prepacked, bias, false));
         harness_equal(h, "rows alone and in a batch", part, tensor_rows(out, first, rows));
     }
     h->ops->weight_free(h->backend, &prepacked);
@@ -88,13 +88,42 @@ static void linear_check_changed_weight(struct harness *h, const struct linear_c
                   want = harness_dense(h, ELEMENT_F32, s->m, s->n, FILL_ZERO, 0);
     struct weight *changed;
     harness_ok(h, h->ops->weight_new(h->backend, &changed, other, false));
-    harness_ok(h, h->ops->linear(h->backend, want, in, changed, (struct tensor){0}));
+    harness_ok(h, h->ops->linear(h->backend, want, in, changed, (struct tensor){0}, false));
     harness_ok(h, h->ops->copy(h->backend, before, plain));
     harness_ok(h, h->ops->copy(h->backend, plain, other));
-    harness_ok(h, h->ops->linear(h->backend, out, in, fresh, (struct tensor){0}));
+    harness_ok(h, h->ops->linear(h->backend, out, in, fresh, (struct tensor){0}, false));
     harness_ok(h, h->ops->copy(h->backend, plain, before));
     harness_equal(h, "a weight whose matrix has changed", out, want);
     h->ops->weight_free(h->backend, &changed);
+}
+
+// A product that is added: like the gradient of an input, with other rows or alone, prepacked or fresh, and to columns
+// of wider rows.
+static void linear_check_added(struct harness *h, const struct linear_case *s, struct tensor plain, struct tensor in,
+                               struct weight *fresh) {
+    struct tensor none = {0}, wide = harness_dense(h, s->out, s->m, s->n + 8, FILL_NORMAL, 1);
+    struct tensor out = tensor_columns(wide, 8, s->n), start = harness_dense(h, s->out, s->m, s->n, FILL_ZERO, 0),
+                  again = harness_dense(h, s->out, s->m, s->n, FILL_ZERO, 0);
+    struct weight *prepacked;
+    harness_ok(h, h->ops->copy(h->backend, start, out));
+    harness_ok(h, h->ops->copy(h->backend, again, out));
+    harness_ok(h, h->ops->weight_new(h->backend, &prepacked, plain, true));
+    harness_ok(h, h->ops->linear(h->backend, out, in, fresh, none, true));
+    harness_ok(h, h->ops->linear(h->backend, again, in, prepacked, none, true));
+    harness_equal(h, "added by prepacked and fresh weights", again, out);
+    int64_t rows = harness_range(h, 1, s->m < 20 ? s->m : 20), first = harness_range(h, 0, s->m - rows);
+    struct tensor part = tensor_rows(again, first, rows);
+    harness_ok(h, h->ops->copy(h->backend, part, tensor_rows(start, first, rows)));
+    harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, first, rows), prepacked, none, true));
+    harness_equal(h, "rows that are added to alone and in a batch", part, tensor_rows(out, first, rows));
+    h->ops->weight_free(h->backend, &prepacked);
+    double *want = NULL, rounded = 0;
+    if (h->first) {
+        want = linear_product(h, harness_values(h, in), harness_values(h, plain), s->m, s->n, s->l,
+                              (int64_t[]){s->l, 1, s->l, 1});
+        rounded = linear_add(want, harness_values(h, start), out, s->type);
+    }
+    harness_near(h, "out + product", out, want, rounded + linear_bound(h, s->l), 1e-5 + h->product_error);
 }
 
 static void linear_check_input_gradient(struct harness *h, const struct linear_case *s, struct tensor plain,
@@ -146,6 +175,7 @@ static void linear_check_shape(struct harness *h, const struct linear_case *s) {
     harness_ok(h, h->ops->weight_new(h->backend, &fresh, plain, false));
     linear_check_forward(h, s, plain, in, fresh);
     if (s->m < 100) linear_check_changed_weight(h, s, plain, in, fresh);
+    if (s->add) linear_check_added(h, s, plain, in, fresh);
     linear_check_input_gradient(h, s, plain, fresh);
     linear_check_weight_gradient(h, s, in);
     h->ops->weight_free(h->backend, &fresh);
@@ -174,21 +204,21 @@ static void linear_check_ways(struct harness *h, int64_t m, int64_t n, int64_t l
     struct weight *weight, *weight_apart;
     harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, false));
     harness_ok(h, h->ops->weight_new(h->backend, &weight_apart, linear_apart(h, plain, 3), false));
-    harness_ok(h, h->ops->linear(h->backend, out, in, weight, bias));
+    harness_ok(h, h->ops->linear(h->backend, out, in, weight, bias, false));
     linear_near(h, out, in, plain, bias);
     for (size_t i = 0; i < sizeof few / sizeof *few && few[i] <= m; i++) {
         struct tensor part = tensor_rows(again, m - few[i], few[i]);
-        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, m - few[i], few[i]), weight, bias));
+        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, m - few[i], few[i]), weight, bias, false));
         harness_equal(h, "the last rows alone", part, tensor_rows(out, m - few[i], few[i]));
     }
-    harness_ok(h, h->ops->linear(h->backend, again, far, weight, bias));
+    harness_ok(h, h->ops->linear(h->backend, again, far, weight, bias, false));
     harness_equal(h, "rows that are apart", again, out);
-    harness_ok(h, h->ops->linear(h->backend, again, in, weight_apart, bias));
+    harness_ok(h, h->ops->linear(h->backend, again, in, weight_apart, bias, false));
     harness_equal(h, "a weight whose rows are apart", again, out);
     struct weight *weight_near;
     struct tensor near = linear_apart(h, in, 4);
     harness_ok(h, h->ops->weight_new(h->backend, &weight_near, linear_apart(h, plain, 4), false));
-    harness_ok(h, h->ops->linear(h->backend, again, near, weight_near, bias));
+    harness_ok(h, h->ops->linear(h->backend, again, near, weight_near, bias, false));
     harness_equal(h, "rows that begin at multiples of 8 bytes", again, out);
     struct tensor grad_in = harness_dense(h, type, m, l, FILL_ZERO, 0),
                   other = harness_dense(h, type, m, l, FILL_ZERO, 0);
@@ -233,10 +263,10 @@ static void linear_check_large(struct harness *h, enum element type) {
                   again = harness_tensor(h, type, rows, columns, FILL_ZERO, 0);
     struct weight *weight;
     harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, false));
-    harness_ok(h, h->ops->linear(h->backend, out, in, weight, (struct tensor){0}));
+    harness_ok(h, h->ops->linear(h->backend, out, in, weight, (struct tensor){0}, false));
     for (int64_t row = 0; row < rows; row += part)
         harness_ok(h, h->ops->linear(h->backend, tensor_rows(again, row, part), tensor_rows(in, row, part), weight,
-                                     (struct tensor){0}));
+                                     (struct tensor){0}, false));
     harness_equal(h, "an output and its parts", again, out);
     h->ops->weight_free(h->backend, &weight);
 }
@@ -254,12 +284,12 @@ static void linear_check_many_outputs(struct harness *h) {
     struct weight *weight, *last;
     harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, false));
     harness_ok(h, h->ops->weight_new(h->backend, &last, tensor_rows(plain, columns - few, few), false));
-    harness_ok(h, h->ops->linear(h->backend, out, in, weight, none));
-    harness_ok(h, h->ops->linear(h->backend, narrow, in, last, none));
+    harness_ok(h, h->ops->linear(h->backend, out, in, weight, none, false));
+    harness_ok(h, h->ops->linear(h->backend, narrow, in, last, none, false));
     harness_equal(h, "the last outputs alone", narrow, tensor_columns(out, columns - few, few));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         struct tensor part = tensor_rows(again, 0, parts[i]);
-        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, 0, parts[i]), weight, none));
+        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, 0, parts[i]), weight, none, false));
         harness_equal(h, "the first rows alone", part, tensor_rows(out, 0, parts[i]));
     }
     linear_near(h, out, in, plain, none);
@@ -276,10 +306,12 @@ static void linear_check_refusals(struct harness *h) {
     harness_ok(h, h->ops->weight_new(h->backend, &prepacked, plain, true));
     harness_hold(h, h->ops->linear_grad_input(h->backend, in, out, prepacked, false) == BUG,
                  "a prepacked weight's gradient");
-    harness_hold(h, h->ops->linear(h->backend, in, out, prepacked, (struct tensor){0}) == BUG,
+    harness_hold(h, h->ops->linear(h->backend, in, out, prepacked, (struct tensor){0}, false) == BUG,
                  "an input of another length");
-    harness_ok(
-        h, h->ops->linear(h->backend, tensor_rows(out, 0, 0), tensor_rows(in, 0, 0), prepacked, (struct tensor){0}));
+    harness_hold(h, h->ops->linear(h->backend, out, in, prepacked, tensor_rows(out, 0, 1), true) == BUG,
+                 "a bias of a product that is added");
+    harness_ok(h, h->ops->linear(h->backend, tensor_rows(out, 0, 0), tensor_rows(in, 0, 0), prepacked,
+                                 (struct tensor){0}, false));
     h->ops->weight_free(h->backend, &prepacked);
     harness_hold(h, !prepacked, "a freed weight's pointer");
     h->ops->weight_free(h->backend, &prepacked);
@@ -332,8 +364,8 @@ static void linear_time_shape(struct harness *h, int64_t m, int64_t l, int64_t n
     double flops = 2.0 * (double)m * (double)n * (double)l;
     for (int prepack = 1; prepack >= 0; prepack--) {
         harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, prepack));
-        HARNESS_TIME(h, flops, 0, h->ops->linear(h->backend, out, in, weight, none), "%s %s %lldx%lldx%lld", name,
-                     prepack ? "prepacked" : "packed", (long long)m, (long long)l, (long long)n);
+        HARNESS_TIME(h, flops, 0, h->ops->linear(h->backend, out, in, weight, none, false), "%s %s %lldx%lldx%lld",
+                     name, prepack ? "prepacked" : "packed", (long long)m, (long long)l, (long long)n);
         if (prepack) h->ops->weight_free(h->backend, &weight);
         if (!gradients) break;
     }

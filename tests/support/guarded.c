@@ -47,6 +47,8 @@ GUARDED(scatter, (struct backend * backend, struct tensor out, struct tensor in,
 GUARDED(scatter_add, (struct backend * backend, struct tensor out, struct tensor in, struct tensor index),
         (backend, out, in, index))
 GUARDED(add, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
+GUARDED(scale, (struct backend * backend, struct tensor out, struct tensor in, float factor),
+        (backend, out, in, factor))
 GUARDED(segment_mean, (struct backend * backend, struct tensor out, struct tensor in, struct tensor begins),
         (backend, out, in, begins))
 GUARDED(segment_mean_grad,
@@ -58,8 +60,9 @@ GUARDED(weight_new, (struct backend * backend, struct weight **out, struct tenso
         (backend, out, plain, prepack))
 GUARDED_FREE(weight_free, struct weight)
 GUARDED(linear,
-        (struct backend * backend, struct tensor out, struct tensor in, struct weight *weight, struct tensor bias),
-        (backend, out, in, weight, bias))
+        (struct backend * backend, struct tensor out, struct tensor in, struct weight *weight, struct tensor bias,
+         bool add),
+        (backend, out, in, weight, bias, add))
 GUARDED(linear_grad_input,
         (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct weight *weight, bool add),
         (backend, grad_in, grad_out, weight, add))

@@ -96,7 +96,7 @@ static void compute(struct backend *b, const struct product_case *c, uint64_t ha
                          matrix(b, type, 1, c->out, 7)};
     struct weight *weight;
     MUST(b->ops->weight_new(b, &weight, t[1], false));
-    MUST(b->ops->linear(b, t[2], t[0], weight, c->bias ? t[6] : (struct tensor){0}));
+    MUST(b->ops->linear(b, t[2], t[0], weight, c->bias ? t[6] : (struct tensor){0}, false));
     if (!c->forward_only) {
         MUST(b->ops->linear_grad_input(b, t[4], t[3], weight, c->bias));
         MUST(b->ops->linear_grad_weight(b, t[5], (struct tensor){0}, t[3], t[0]));
@@ -221,7 +221,7 @@ static void compute_apart(struct backend *b, int64_t in_columns, int64_t weight_
     struct graph *graph = NULL;
     MUST(b->ops->weight_new(b, &weight, plain, false));
     if (record) MUST(b->ops->graph_begin(b));
-    MUST(b->ops->linear(b, out, in, weight, (struct tensor){0}));
+    MUST(b->ops->linear(b, out, in, weight, (struct tensor){0}, false));
     if (record) MUST(b->ops->graph_end(b, &graph));
     if (record) MUST(b->ops->graph_launch(b, graph));
     MUST(b->ops->wait(b));

@@ -12,9 +12,9 @@ static struct {
 } counter;
 
 static status counted_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *weight,
-                             struct tensor bias) {
+                             struct tensor bias, bool add) {
     counter.products++;
-    return counter.ops->linear(backend, out, in, weight, bias);
+    return counter.ops->linear(backend, out, in, weight, bias, add);
 }
 
 static status counted_attention(struct backend *backend, struct tensor out, struct tensor qkv, float scale,

@@ -20,6 +20,7 @@ struct recorded_call {
     int layer;
     float number; // epsilon, scale
     enum activation kind;
+    bool add;
 };
 
 struct graph {
@@ -76,13 +77,21 @@ static inline status recording_gather(struct backend *backend, struct tensor out
 }
 
 static inline status run_linear(struct backend *backend, const struct recorded_call *call) {
-    return recorder.cpu->linear(backend, call->tensors[0], call->tensors[1], call->weight, call->tensors[2]);
+    return recorder.cpu->linear(backend, call->tensors[0], call->tensors[1], call->weight, call->tensors[2], call->add);
 }
 
 static inline status recording_linear(struct backend *backend, struct tensor out, struct tensor in,
-                                      struct weight *weight, struct tensor bias) {
-    return recorder_call(backend,
-                         (struct recorded_call){.run = run_linear, .tensors = {out, in, bias}, .weight = weight});
+                                      struct weight *weight, struct tensor bias, bool add) {
+    return recorder_call(
+        backend, (struct recorded_call){.run = run_linear, .tensors = {out, in, bias}, .weight = weight, .add = add});
+}
+
+static inline status run_scale(struct backend *backend, const struct recorded_call *call) {
+    return recorder.cpu->scale(backend, call->tensors[0], call->tensors[1], call->number);
+}
+
+static inline status recording_scale(struct backend *backend, struct tensor out, struct tensor in, float factor) {
+    return recorder_call(backend, (struct recorded_call){.run = run_scale, .tensors = {out, in}, .number = factor});
 }
 
 static inline status run_rmsnorm(struct backend *backend, const struct recorded_call *call) {
@@ -338,6 +347,7 @@ static inline void recording_backend_enter(struct model *model) {
     RECORDING(download);
     RECORDING(gather);
     RECORDING(linear);
+    RECORDING(scale);
     RECORDING(rmsnorm);
     RECORDING(activation);
     RECORDING(rope);

@@ -335,12 +335,12 @@ static status classifier_forward(struct classifier_pass *pass, struct classifier
     else
         TRY(ops->gather(backend, pass->pooled, normed, tensor_rows(pass->begins, 0, text_count)));
     workspace_restore(fwd->workspace, mark);
-    TRY(ops->linear(backend, pass->dense_out, pass->pooled, weights->dense.weight, weights->dense_bias.values));
+    TRY(ops->linear(backend, pass->dense_out, pass->pooled, weights->dense.weight, weights->dense_bias.values, false));
     TRY(ops->activation(backend, ACTIVATION_GELU, pass->gelu_out, pass->dense_out));
     TRY(ops->layernorm(backend, pass->head_out, pass->gelu_out, none, weights->head_norm.values,
                        weights->head_norm_bias.values, fwd->transformer->eps, pass->head_norm));
-    TRY(ops->linear(backend, pass->logits, pass->head_out, weights->classifier.weight,
-                    weights->classifier_bias.values));
+    TRY(ops->linear(backend, pass->logits, pass->head_out, weights->classifier.weight, weights->classifier_bias.values,
+                    false));
     *logits = arena_alloc(arena, count * (size_t)labels * sizeof **logits);
     return ops->download(backend, *logits, ELEMENT_F32, pass->logits);
 }

@@ -120,7 +120,7 @@ static status vision_merge(struct vision_state *state, struct model *model, stru
     out->joined = tensor_reshape(out->normed, units, merged_size);
     TRY(forward_norm(&state->fwd, out->normed, &weights->merger_norm, &weights->merger_norm_bias, out->statistics));
     TRY(ops->linear(model->backend, out->fc1_out, out->joined, weights->merger_fc1.weight,
-                    weights->merger_fc1_bias.values));
+                    weights->merger_fc1_bias.values, false));
     return ops->activation(model->backend, ACTIVATION_GELU, out->gelu_out, out->fc1_out);
 }
 
@@ -173,7 +173,7 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     struct tensor patches, embedded;
     TRY(vision_patchify(state, model, &patches));
     TRY(workspace_alloc(workspace, type, rows, hidden_size, &embedded));
-    TRY(ops->linear(backend, embedded, patches, weights->patch_embed.weight, (struct tensor){0}));
+    TRY(ops->linear(backend, embedded, patches, weights->patch_embed.weight, (struct tensor){0}, false));
     TRY(ops->gather(backend, fwd->x, embedded, state->patch_order));
     workspace_restore(workspace, embed_mark);
 
@@ -185,7 +185,7 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     TRY(vision_merge(state, model, &merger));
     if (training) TRY(ops->copy(backend, state->merger_input, fwd->x));
     TRY(ops->linear(backend, state->embeds, merger.gelu_out, weights->merger_fc2.weight,
-                    weights->merger_fc2_bias.values));
+                    weights->merger_fc2_bias.values, false));
     workspace_restore(workspace, mark);
     return OK;
 }
