@@ -13,6 +13,8 @@
 struct model;
 struct ranks; // shared/base/ranks.h
 
+enum { MAX_LORA = 4096 };
+
 struct model_options {
     const char *device;    // NULL: the best one
     int threads;           // 0: all
@@ -26,8 +28,15 @@ struct model_options {
     // 0 its input, 1 also its attention, 2 also its MLP; -1: as much as the device's memory allows, on the CPU 0. The
     // results are the same.
     int kept_activations;
+    // The rank of the adapters (LoRA) of the language model, and alpha: 0, and there are none. Then they alone are
+    // trained, and have versions: what is swapped, published, lent and kept as state are theirs, and the reference is
+    // the weights of the directory with other adapters. New ones, which change nothing, come from lora_seed.
+    int64_t lora;
+    double lora_alpha;
+    uint64_t lora_seed;
     // The weights come with the first model_swap or model_reset: until then none are loaded, and nothing that needs
-    // them may be called. Those of the directory are only checked for being there. Not for training.
+    // them may be called. Those of the directory are only checked for being there, unless there are adapters: then they
+    // alone come later. Not for training.
     bool no_weights;
     // training: the ranks that train this model together (see "training" below); NULL, or one: this process alone. The
     // caller frees them after the model, and uses them only between calls in which all ranks take part.
@@ -125,8 +134,8 @@ bool model_weights_intact(const struct model *model);
 // be freed. Its generators must be freed first. Does nothing when the weights are the model's own.
 void model_return_weights(struct model *model);
 
-// Goes back to the weights of the directory, version 0. Their hash must be `hash`: otherwise DATAERR, and the present
-// weights stay in use.
+// Goes back to the weights of the directory, with new adapters if there are any, version 0. Their hash must be `hash`:
+// otherwise DATAERR, and the present weights stay in use.
 status model_reset(struct model *model, uint64_t hash);
 
 // Replaces all weights with those of a file, whatever their hash is: one that model_publish wrote (`prefix` ""), or the

@@ -63,6 +63,12 @@ status block_keep(const struct forward_state *fwd, enum kept_level level, struct
     return workspace_alloc(workspace, type, fwd->rows, block_up_size(transformer), &kept->gate_up);
 }
 
+// The bytes of working memory beside a product of `rows` rows: what an adapter has of its `parts`, exact and rounded,
+// and the rounded gradient.
+static size_t adapter_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t parts) {
+    return (size_t)(rows * parts * transformer->adapter_rank) * (sizeof(float) + 2 * element_size(type));
+}
+
 size_t block_kept_bytes(const struct transformer *transformer, enum element type, int64_t rows, enum kept_level level) {
     int64_t columns = transformer->hidden_size, statistics = 0;
     if (level >= KEEP_ATTENTION) {
@@ -79,8 +85,10 @@ size_t block_work_bytes(const struct transformer *transformer, enum element type
     size_t activations = block_kept_bytes(transformer, type, rows, KEEP_ATTENTION) -
                          block_kept_bytes(transformer, type, rows, KEEP_INPUT); // with `normed` for `residual`
     size_t in_mlp = (size_t)(chunk * (hidden_size + block_up_size(transformer) + transformer->intermediate_size)) *
-                    element_size(type);
-    size_t in_attention = (size_t)(rows * (hidden_size + attention)) * element_size(type);
+                        element_size(type) +
+                    adapter_bytes(transformer, type, chunk, 2);
+    size_t in_attention = (size_t)(rows * (hidden_size + attention)) * element_size(type) +
+                          adapter_bytes(transformer, type, rows, ADAPTED_PARTS);
     return activations + (in_mlp > in_attention ? in_mlp : in_attention);
 }
 
@@ -126,6 +134,50 @@ static status block_norm1(struct forward_state *fwd, const struct block *block, 
     return OK;
 }
 
+// An adapter's tensors beside one product.
+struct adapter_pass {
+    struct tensor exact; // F32 [T, parts * rank]
+    struct tensor h;     // the same scaled, in the type of the products
+    struct workspace_mark mark;
+};
+
+// pass->h = scale * (in A^T). The caller restores the mark.
+static status adapter_enter(const struct forward_state *fwd, struct tensor in, const struct adapter *adapter,
+                            struct adapter_pass *pass) {
+    const struct operations *ops = fwd->backend->ops;
+    struct workspace *workspace = fwd->workspace;
+    pass->mark = workspace_save(workspace);
+    TRY(workspace_alloc(workspace, ELEMENT_F32, in.rows, adapter->a.rows, &pass->exact));
+    TRY(workspace_alloc(workspace, fwd->type, in.rows, adapter->a.rows, &pass->h));
+    TRY(ops->linear(fwd->backend, pass->exact, in, adapter->a.weight, (struct tensor){0}, false));
+    return ops->scale(fwd->backend, pass->h, pass->exact, fwd->transformer->adapter_scale);
+}
+
+// The columns of h, or of its gradient, that belong to a part.
+static struct tensor adapter_part(const struct forward_state *fwd, struct tensor h, int part) {
+    return tensor_columns(h, part * fwd->transformer->adapter_rank, fwd->transformer->adapter_rank);
+}
+
+// out = in W^T + bias, and the adapter's product if there is one.
+static status block_linear(const struct forward_state *fwd, struct tensor out, struct tensor in,
+                           const struct fused_param *matrix, const struct fused_param *bias,
+                           const struct adapter *adapter) {
+    const struct operations *ops = fwd->backend->ops;
+    struct adapter_pass pass;
+    int64_t column = 0;
+    TRY(ops->linear(fwd->backend, out, in, matrix->weight, bias->values, false));
+    if (!adapter->a.count) return OK;
+    TRY(adapter_enter(fwd, in, adapter, &pass));
+    for (int i = 0; i < ADAPTED_PARTS && adapter->b[i].count; i++) {
+        const struct fused_param *b = &adapter->b[i];
+        TRY(ops->linear(fwd->backend, tensor_columns(out, column, b->rows), adapter_part(fwd, pass.h, i), b->weight,
+                        (struct tensor){0}, true));
+        column += b->rows;
+    }
+    workspace_restore(fwd->workspace, pass.mark);
+    return OK;
+}
+
 // From n to m: delta = out(attention(rope(qkv(n)))), then normed = norm(x + delta; norm2).
 static status block_attention_forward(struct forward_state *fwd, int index, struct tensor n,
                                       const struct block_activations *act) {
@@ -134,12 +186,12 @@ static status block_attention_forward(struct forward_state *fwd, int index, stru
     const struct transformer *transformer = fwd->transformer;
     const struct block *block = &transformer->blocks[index];
     int layer = fwd->layered ? index : 0;
-    TRY(ops->linear(backend, act->qkv, n, block->qkv.weight, block->qkv_bias.values, false));
+    TRY(block_linear(fwd, act->qkv, n, &block->qkv, &block->qkv_bias, &block->qkv_adapter));
     TRY(ops->rope(backend, act->qkv, fwd->rope, fwd->position_ids, transformer->heads, fwd->cache, layer,
                   fwd->cache_slots));
     TRY(ops->attention(backend, act->attended, act->qkv, transformer->attention_scale, fwd->cache, layer, fwd->plan,
                        act->lse));
-    TRY(ops->linear(backend, fwd->delta, act->attended, block->out.weight, block->out_bias.values, false));
+    TRY(block_linear(fwd, fwd->delta, act->attended, &block->out, &block->out_bias, &block->out_adapter));
     fwd->has_delta = true;
     return forward_norm(fwd, act->normed, &block->norm2, &block->norm2_bias, act->statistics2);
 }
@@ -168,11 +220,11 @@ status block_forward(struct forward_state *fwd, int index) {
         int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
         struct tensor gate_up = tensor_rows(act.gate_up, kept ? first : 0, rows);
         struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
-        TRY(ops->linear(backend, gate_up, tensor_rows(act.normed, first, rows), block->gate_up.weight,
-                        block->gate_up_bias.values, false));
+        TRY(block_linear(fwd, gate_up, tensor_rows(act.normed, first, rows), &block->gate_up, &block->gate_up_bias,
+                         &block->gate_up_adapter));
         TRY(ops->activation(backend, fwd->transformer->activation, hidden, gate_up));
-        TRY(ops->linear(backend, tensor_rows(fwd->delta, first, rows), hidden, block->down.weight,
-                        block->down_bias.values, false));
+        TRY(block_linear(fwd, tensor_rows(fwd->delta, first, rows), hidden, &block->down, &block->down_bias,
+                         &block->down_adapter));
     }
     fwd->has_delta = true;
     workspace_restore(fwd->workspace, mark);
@@ -180,7 +232,8 @@ status block_forward(struct forward_state *fwd, int index) {
 }
 
 struct tensor backward_param(const struct forward_state *fwd, const struct fused_param *param) {
-    return param->count && fwd->grads ? step_sums_grad(fwd->grads, param) : (struct tensor){0};
+    return param->count && fwd->grads && fwd->transformer->adapter_rank == 0 ? step_sums_grad(fwd->grads, param)
+                                                                             : (struct tensor){0};
 }
 
 // *out = rows of grad_x in the type of the products: the rows themselves, or a rounded copy.
@@ -211,6 +264,33 @@ status backward_norm(const struct forward_state *fwd, const struct fused_param *
     return ops->rmsnorm_grad(fwd->backend, fwd->grad_x, grad_scale, grad_out, x, scale->values, statistics);
 }
 
+// backward_linear. If there is an adapter, its gradients are added, and no others.
+static status block_backward_linear(const struct forward_state *fwd, struct tensor grad_in, struct tensor grad_out,
+                                    struct tensor in, const struct fused_param *matrix, const struct fused_param *bias,
+                                    const struct adapter *adapter) {
+    const struct operations *ops = fwd->backend->ops;
+    struct backend *backend = fwd->backend;
+    struct tensor grad_h, none = {0};
+    struct adapter_pass pass;
+    int64_t column = 0;
+    if (!adapter->a.count) return backward_linear(fwd, grad_in, grad_out, in, matrix, bias);
+    TRY(adapter_enter(fwd, in, adapter, &pass));
+    TRY(workspace_alloc(fwd->workspace, fwd->type, in.rows, adapter->a.rows, &grad_h));
+    for (int i = 0; i < ADAPTED_PARTS && adapter->b[i].count; i++) {
+        const struct fused_param *b = &adapter->b[i];
+        struct tensor part = tensor_columns(grad_out, column, b->rows);
+        TRY(ops->linear_grad_weight(backend, step_sums_grad(fwd->grads, b), none, part, adapter_part(fwd, pass.h, i)));
+        TRY(ops->linear_grad_input(backend, adapter_part(fwd, pass.exact, i), part, b->weight, false));
+        column += b->rows;
+    }
+    TRY(ops->scale(backend, grad_h, pass.exact, fwd->transformer->adapter_scale));
+    TRY(ops->linear_grad_weight(backend, step_sums_grad(fwd->grads, &adapter->a), none, grad_h, in));
+    TRY(ops->linear_grad_input(backend, grad_in, grad_out, matrix->weight, false));
+    TRY(ops->linear_grad_input(backend, grad_in, grad_h, adapter->a.weight, true));
+    workspace_restore(fwd->workspace, pass.mark);
+    return OK;
+}
+
 // grad_normed [T,C] = the gradient of n through attention.
 static status block_attention_backward(struct forward_state *fwd, int index, struct tensor n, struct tensor grad_normed,
                                        const struct block_activations *act) {
@@ -223,11 +303,12 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
     TRY(block_round_grad(fwd, 0, fwd->rows, &grad_out));
     TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, act->attended.columns, &grad_attended));
     TRY(workspace_alloc(fwd->workspace, fwd->type, fwd->rows, act->qkv.columns, &grad_qkv));
-    TRY(backward_linear(fwd, grad_attended, grad_out, act->attended, &block->out, &block->out_bias));
+    TRY(block_backward_linear(fwd, grad_attended, grad_out, act->attended, &block->out, &block->out_bias,
+                              &block->out_adapter));
     TRY(ops->attention_grad(backend, grad_qkv, grad_attended, act->attended, act->qkv, transformer->attention_scale,
                             fwd->cache, fwd->layered ? index : 0, fwd->plan, act->lse));
     TRY(ops->rope_grad(backend, grad_qkv, fwd->rope, fwd->position_ids, transformer->heads));
-    TRY(backward_linear(fwd, grad_normed, grad_qkv, n, &block->qkv, &block->qkv_bias));
+    TRY(block_backward_linear(fwd, grad_normed, grad_qkv, n, &block->qkv, &block->qkv_bias, &block->qkv_adapter));
     workspace_restore(fwd->workspace, mark);
     return OK;
 }
@@ -272,12 +353,13 @@ status block_backward(struct forward_state *fwd, int index) {
         struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
         struct workspace_mark chunk_mark = workspace_save(fwd->workspace);
         TRY(block_round_grad(fwd, first, rows, &grad_out));
-        if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up.weight, block->gate_up_bias.values, false));
+        if (!kept) TRY(block_linear(fwd, gate_up, in, &block->gate_up, &block->gate_up_bias, &block->gate_up_adapter));
         TRY(ops->activation(backend, fwd->transformer->activation, hidden, gate_up));
-        TRY(backward_linear(fwd, hidden, grad_out, hidden, &block->down, &block->down_bias));
+        TRY(block_backward_linear(fwd, hidden, grad_out, hidden, &block->down, &block->down_bias,
+                                  &block->down_adapter));
         TRY(ops->activation_grad(backend, fwd->transformer->activation, gate_up, hidden, gate_up));
-        TRY(backward_linear(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, &block->gate_up,
-                            &block->gate_up_bias));
+        TRY(block_backward_linear(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, &block->gate_up,
+                                  &block->gate_up_bias, &block->gate_up_adapter));
         workspace_restore(fwd->workspace, chunk_mark);
     }
     workspace_restore(fwd->workspace, mlp_mark);

@@ -5,6 +5,12 @@
 //
 // The first block of an encoder whose embedding is normed has no norm1: its n is x.
 //
+// With adapters (LoRA) each product in W^T gets another one added:
+//
+//   h = scale * (in A^T)       out = in W^T + bias, then out += h B^T
+//
+// h is rounded once, and `out` twice, as kernels/ops.h has it. The adapters alone are trained then.
+//
 // The next norm computes the sum x + delta, so a forward state carries both: the output of a block is x + delta.
 // A failure is the backend's (kernels/ops.h).
 #pragma once
@@ -12,10 +18,18 @@
 #include "shared/model/step_sums.h"
 #include "shared/model/workspace.h"
 
-// The parameters of a block. A bias or a norm1 that does not exist is empty.
+// What is beside a matrix of a block whose outputs have up to three parts, one beside the other (query, key, value):
+// an A for each, one below the other, and their Bs. Those of parts that do not exist are empty.
+enum { ADAPTED_PARTS = 3 };
+struct adapter {
+    struct fused_param a, b[ADAPTED_PARTS]; // [parts * rank, L] and [N of the part, rank]
+};
+
+// The parameters of a block. A bias, an adapter or a norm1 that does not exist is empty.
 struct block {
     struct fused_param qkv, out, gate_up, down;
     struct fused_param norm1, norm2, norm1_bias, norm2_bias, qkv_bias, out_bias, gate_up_bias, down_bias;
+    struct adapter qkv_adapter, out_adapter, gate_up_adapter, down_adapter;
 };
 
 enum norm_kind { NORM_RMSNORM, NORM_LAYERNORM };
@@ -29,6 +43,8 @@ struct transformer {
     int64_t hidden_size, intermediate_size;
     enum norm_kind norm;
     enum activation activation; // from [T, 2I] if it is gated, or from [T, I], to [T, I]
+    int64_t adapter_rank;       // 0: there are no adapters
+    float adapter_scale;
 };
 
 // What a block computes on the way to its output.
@@ -88,7 +104,8 @@ int64_t norm_statistics_size(const struct transformer *transformer);
 status forward_norm(struct forward_state *fwd, struct tensor out, const struct fused_param *scale,
                     const struct fused_param *bias, struct tensor statistics);
 
-// Returns where the gradient of a parameter is added; none if the model does not have it, or if it is not trained.
+// Returns where the gradient of a parameter other than an adapter's is added; none if the model does not have it, or if
+// it is not trained.
 struct tensor backward_param(const struct forward_state *fwd, const struct fused_param *param);
 
 // Adds the gradients of a linear layer's weight and bias; then grad_in = that of its input, which may be `in` itself.

@@ -45,6 +45,31 @@ void stack_add_block(struct parameter_table *table, struct block *params, const 
     if (matrices) parameter_table_close_bucket(table, shape->use);
 }
 
+static void adapter_add(struct parameter_table *table, struct adapter *adapter, const struct stack_shape *shape,
+                        const struct layer_shape *layer, int block, int64_t rank) {
+    int64_t parts = 0;
+    while (parts < ADAPTED_PARTS && layer->names[parts]) parts++;
+    for (int letter = 0; letter < 2; letter++) {
+        if (letter == 0) parameter_table_start(table, &adapter->a, parts * rank, layer->columns);
+        for (int i = 0; i < parts; i++) {
+            if (letter == 1) parameter_table_start(table, &adapter->b[i], layer->rows[i], rank);
+            parameter_table_append(table, letter == 0 ? &adapter->a : &adapter->b[i], PARAMETER_MATRIX,
+                                   letter == 0 ? rank : layer->rows[i], letter == 0 ? layer->columns : rank,
+                                   arena_printf(&table->arena, "base_model.model.%s.%d.%s.lora_%c.weight",
+                                                shape->prefix, block, layer->names[i], "AB"[letter]));
+        }
+    }
+}
+
+void stack_add_adapters(struct parameter_table *table, struct block *params, const struct stack_shape *shape, int block,
+                        int64_t rank) {
+    adapter_add(table, &params->qkv_adapter, shape, &shape->qkv, block, rank);
+    adapter_add(table, &params->out_adapter, shape, &shape->out, block, rank);
+    adapter_add(table, &params->gate_up_adapter, shape, &shape->gate_up, block, rank);
+    adapter_add(table, &params->down_adapter, shape, &shape->down, block, rank);
+    parameter_table_close_bucket(table, shape->use);
+}
+
 // ---- loading ----
 
 status weights_parse_type(const struct backend *backend, const char *option, const char *name, enum element *type) {
@@ -171,7 +196,7 @@ status weights_load(struct weights *weights, const struct weights_source *source
         TRY_TO(result, done, backend->ops->buffer_new(backend, bytes, &weights->unpacked));
     } else if (source->store) {
         TRY_TO(result, done, param_array_init(&weights->values, backend, table, table->range_count, type, type, NULL));
-        if (source->training && type == ELEMENT_BF16)
+        if (source->training && !source->frozen && type == ELEMENT_BF16)
             TRY_TO(result, done, param_array_add_remainders(&weights->values, backend, source->ranks));
     } else {
         param_array_view(&weights->values, source->values, table, table->range_count, type, type);

@@ -38,6 +38,10 @@ struct stack_shape {
 void stack_add_block(struct parameter_table *table, struct block *params, const struct stack_shape *shape, int block,
                      bool matrices);
 
+// Adds the adapters of a block's matrices (transformer.h) to a table of their own, as a bucket, under PEFT's names.
+void stack_add_adapters(struct parameter_table *table, struct block *params, const struct stack_shape *shape, int block,
+                        int64_t rank);
+
 // ---- loading ----
 
 // An architecture makes the table and says which are its embedding and its head; the backend and the type are set
@@ -60,6 +64,7 @@ struct weights_source {
     const struct safetensors *store;
     struct buffer *values; // without a store: the array with its values, which outlives the weights; nothing is packed
     bool training;
+    bool frozen;               // training: it changes others alone, so these have no remainders
     const struct ranks *ranks; // training: between which the remainders are divided; NULL: one process
     const uint64_t *hash;      // theirs if it is known already, else NULL
 };

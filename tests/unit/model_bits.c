@@ -99,60 +99,6 @@ static void expect_training_agrees(struct model_case *it, struct model *model, c
     }
 }
 
-static void sampler_scorer_trainer(const char *precision) {
-    for (int c = 0; c < CASES; c++) {
-        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
-        static struct samples first, other;
-        for (int threads = 1; threads <= 3 && case_computes(&it, case_device(), precision); threads++) {
-            SCOPED(struct model *, model_free)
-            model = case_model(&it, &(struct model_options){.precision = precision, .threads = threads});
-            sample_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, REQUESTS, threads == 1 ? &first : &other);
-            if (threads > 1) assert_memory_equal(&other, &first, sizeof first);
-            expect_scores(&it, model, &first);
-            expect_wanted_scores(&it, model, &first);
-            model_free(&model);
-            model = case_model(
-                &it, &(struct model_options){
-                         .precision = precision, .threads = threads, .training = true, .train_vision = threads < 3});
-            expect_training_agrees(&it, model, &first);
-        }
-    }
-}
-
-TEST(sampler_scorer_and_trainer_agree_in_float32) {
-    sampler_scorer_trainer("float32");
-}
-
-TEST(sampler_scorer_and_trainer_agree_in_bfloat16) {
-    sampler_scorer_trainer("bfloat16");
-}
-
-// Tensor cores compute the heads of "wide".
-static void sampler_scorer_trainer_emulated(const char *name, const char *precision) {
-    SCOPED(struct model_case, case_close) it = {0};
-    static struct samples first, other;
-    if (!case_emulator()) return;
-    it = case_open(name);
-    struct model_options options = {.device = "emulated", .precision = precision};
-    SCOPED(struct model *, model_free) model = case_model(&it, &options);
-    sample_all(&it, model, 8, 2, &first);
-    sample_all(&it, model, 3, 2, &other);
-    assert_memory_equal(&other, &first, sizeof first);
-    expect_scores(&it, model, &first);
-    model_free(&model);
-    options.training = true;
-    model = case_model(&it, &options);
-    expect_training_agrees(&it, model, &first);
-}
-
-TEST(sampler_scorer_and_trainer_agree_emulated_in_float32) {
-    sampler_scorer_trainer_emulated("even", "float32");
-}
-
-TEST(sampler_scorer_and_trainer_agree_emulated_in_bfloat16) {
-    if (EMULATOR_IS_FAST) sampler_scorer_trainer_emulated("wide", "bfloat16");
-}
-
 static const struct optimizer_options rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
 
 static void take_step(struct model_case *it, struct model *model) {
@@ -161,15 +107,110 @@ static void take_step(struct model_case *it, struct model *model) {
     MUST(model_step(model, &rates, &norm));
 }
 
-static void publish_and_swap(const char *precision, const char *name) {
+// Adapters that were trained for two steps.
+struct trained_adapters {
+    const char *dir, *published; // of the training state; a file
+    uint64_t hash;
+};
+
+static struct trained_adapters train_adapters(struct model_case *it, const struct model_options *options) {
+    struct trained_adapters out = {.dir = unit_new_directory()};
+    struct model_options wanted = *options;
+    wanted.training = true;
+    SCOPED(struct model *, model_free) model = case_model(it, &wanted);
+    for (int i = 0; i < 2; i++) take_step(it, model);
+    out.published = path_join(&it->arena, out.dir, "weights");
+    MUST(model_publish(model, false, out.published, &out.hash));
+    MUST(model_save_state(model, out.dir));
+    return out;
+}
+
+static void sampler_scorer_trainer(const char *precision, int64_t lora) {
+    for (int c = 0; c < CASES; c++) {
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
+        static struct samples first, other;
+        struct trained_adapters adapters = {0};
+        for (int threads = 1; threads <= 3 && case_computes(&it, case_device(), precision); threads++) {
+            struct model_options options = {
+                .precision = precision, .threads = threads, .lora = lora, .lora_alpha = 1.5 * (double)lora};
+            if (lora && threads == 1) adapters = train_adapters(&it, &options);
+            SCOPED(struct model *, model_free) model = case_model(&it, &options);
+            if (lora) MUST(model_swap(model, adapters.published, 2, adapters.hash));
+            sample_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, REQUESTS, threads == 1 ? &first : &other);
+            if (threads > 1) assert_memory_equal(&other, &first, sizeof first);
+            expect_scores(&it, model, &first);
+            expect_wanted_scores(&it, model, &first);
+            model_free(&model);
+            options.training = true;
+            options.train_vision = !lora && threads < 3;
+            model = case_model(&it, &options);
+            if (lora) MUST(model_load_state(model, adapters.dir));
+            expect_training_agrees(&it, model, &first);
+        }
+    }
+}
+
+TEST(sampler_scorer_and_trainer_agree_in_float32) {
+    sampler_scorer_trainer("float32", 0);
+}
+
+TEST(sampler_scorer_and_trainer_agree_in_bfloat16) {
+    sampler_scorer_trainer("bfloat16", 0);
+}
+
+// The outputs of a rank that is no multiple of what the products compute at once are narrow columns of wider rows.
+TEST(sampler_scorer_and_trainer_agree_with_adapters) {
+    sampler_scorer_trainer("float32", 5);
+    sampler_scorer_trainer("bfloat16", 8);
+}
+
+// Tensor cores compute the heads of "wide".
+static void sampler_scorer_trainer_emulated(const char *name, const char *precision, int64_t lora) {
+    SCOPED(struct model_case, case_close) it = {0};
+    static struct samples first, other;
+    if (!case_emulator()) return;
+    it = case_open(name);
+    struct model_options options = {
+        .device = "emulated", .precision = precision, .lora = lora, .lora_alpha = 1.5 * (double)lora};
+    struct trained_adapters adapters = {0};
+    if (lora) adapters = train_adapters(&it, &options);
+    SCOPED(struct model *, model_free) model = case_model(&it, &options);
+    if (lora) MUST(model_swap(model, adapters.published, 2, adapters.hash));
+    sample_all(&it, model, 8, 2, &first);
+    sample_all(&it, model, 3, 2, &other);
+    assert_memory_equal(&other, &first, sizeof first);
+    expect_scores(&it, model, &first);
+    model_free(&model);
+    options.training = true;
+    model = case_model(&it, &options);
+    if (lora) MUST(model_load_state(model, adapters.dir));
+    expect_training_agrees(&it, model, &first);
+}
+
+TEST(sampler_scorer_and_trainer_agree_emulated_in_float32) {
+    sampler_scorer_trainer_emulated("even", "float32", 0);
+}
+
+TEST(sampler_scorer_and_trainer_agree_emulated_with_adapters) {
+    sampler_scorer_trainer_emulated("even", "float32", 5);
+    if (EMULATOR_IS_FAST) sampler_scorer_trainer_emulated("wide", "bfloat16", 8);
+}
+
+TEST(sampler_scorer_and_trainer_agree_emulated_in_bfloat16) {
+    if (EMULATOR_IS_FAST) sampler_scorer_trainer_emulated("wide", "bfloat16", 0);
+}
+
+static void publish_and_swap(const char *precision, const char *name, int64_t lora) {
     SCOPED(struct model_case, case_close) it = case_open(name);
+    struct model_options options = {.precision = precision, .lora = lora, .lora_alpha = 16};
     if (!case_computes(&it, case_device(), precision)) {
         case_close(&it);
         return;
     }
-    struct model *trained = case_model(
-        &it, &(struct model_options){.precision = precision, .training = true, .train_vision = true, .ema = true});
-    SCOPED(struct model *, model_free) scorer = case_model(&it, &(struct model_options){.precision = precision});
+    SCOPED(struct model *, model_free) scorer = case_model(&it, &options);
+    options.training = options.ema = true;
+    options.train_vision = !lora;
+    struct model *trained = case_model(&it, &options);
     assert_true(case_hash(trained) == case_hash(scorer));
     char *dir = unit_new_directory(), *path = path_join(&it.arena, dir, "weights");
     uint64_t hash = 0, before = case_hash(scorer);
@@ -192,13 +233,21 @@ static void publish_and_swap(const char *precision, const char *name) {
     MUST(model_publish(trained, true, path, &kept));
     assert_true(kept != before && kept != hash);
     MUST(model_swap(scorer, path, 2, kept));
+    MUST(model_reset(scorer, before));
+    assert_true(case_hash(scorer) == before && model_version(scorer) == 0);
     model_free(&trained);
 }
 
 TEST(published_weights_are_swapped) {
-    publish_and_swap("float32", "pairs");
-    publish_and_swap("bfloat16", "even");
-    publish_and_swap("bfloat16", "seven");
+    publish_and_swap("float32", "pairs", 0);
+    publish_and_swap("bfloat16", "even", 0);
+    publish_and_swap("bfloat16", "seven", 0);
+}
+
+TEST(published_adapters_are_swapped) {
+    publish_and_swap("float32", "pairs", 4);
+    publish_and_swap("bfloat16", "even", 4);
+    publish_and_swap("bfloat16", "seven", 4);
 }
 
 // A step and an average, then the policy and the reference from the training state and from what was published.

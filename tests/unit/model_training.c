@@ -191,6 +191,16 @@ TEST(a_reload_is_exact) {
     }
 }
 
+TEST(a_reload_of_adapters_is_exact) {
+    for (int c = 0; c < CASES; c++)
+        for (int half = 0; half < 2; half++)
+            expect_exact_reload(case_names[c], &(struct model_options){.precision = half ? "bfloat16" : "float32",
+                                                                       .training = true,
+                                                                       .ema = true,
+                                                                       .lora = 4,
+                                                                       .lora_alpha = 8});
+}
+
 // The distance between what `steps` steps change in two models, relative to the change itself, over all parameters.
 static double distance_of_changes(struct model_case *it, const struct saved_state *start, const struct saved_state *one,
                                   const struct saved_state *other) {

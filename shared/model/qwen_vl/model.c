@@ -24,9 +24,36 @@ static status model_new_weights(const struct model *model, enum element type, st
 }
 
 static void model_free_weights(struct qwen_weights **weights) {
+    if (*weights) weights_release(&(*weights)->adapters); // whose fused parameters are in the base's arena
     if (*weights) weights_release(&(*weights)->base);
     free(*weights);
     *weights = NULL;
+}
+
+// Loads the weights of a directory's store, and new adapters. With no_weights what has versions has no values.
+static status model_load_weights(const struct model *model, const struct safetensors *store,
+                                 struct qwen_weights *weights, bool no_weights) {
+    const struct model_options *options = &model->options;
+    struct weights_source source = {.store = store, .training = options->training, .ranks = options->ranks};
+    if (!options->lora && no_weights) return parameter_table_check(&weights->base.table, store);
+    source.frozen = options->lora;
+    TRY(weights_load(&weights->base, &source));
+    if (!options->lora) return OK;
+
+    struct safetensors *adapters = NULL;
+    struct buf image;
+    uint64_t base_hash;
+    TRY(weights_hash(&weights->base, &base_hash));
+    TRY(qwen_add_adapters(weights, options->lora, (float)(options->lora_alpha / (double)options->lora), base_hash));
+    if (no_weights) return OK;
+    status result = qwen_new_adapters(weights, options->lora_seed, &image);
+    if (result == OK) result = safetensors_open_memory(&adapters, image.data, image.size, "new adapters");
+    source.store = adapters;
+    source.frozen = false;
+    if (result == OK) result = weights_load(&weights->adapters, &source);
+    safetensors_close(&adapters);
+    buf_release(&image);
+    return result;
 }
 
 // Opens everything; after a failure the caller frees what there is.
@@ -45,9 +72,10 @@ static status model_load(struct model *model) {
     if (options->ranks && (!options->training || options->ranks->count == 1)) model->options.ranks = NULL;
     if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
         return fail(USAGE, "there is no level %d of kept activations", options->kept_activations);
+    if (options->lora < 0 || options->lora > MAX_LORA) return fail(USAGE, "lora is not in 0..%d", MAX_LORA);
+    if (options->lora && !(options->lora_alpha > 0)) return fail(USAGE, "lora_alpha is not positive");
+    if (options->lora && options->train_vision) return fail(USAGE, "lora trains the language model alone");
     TRY(model_new_weights(model, type, &model->weights));
-    struct weights *weights = &model->weights->base;
-    const struct parameter_table *table = &weights->table;
     text_rope_init(&model->text_rope, &config->text, type);
     vision_rope_init(&model->vision_rope, &config->vision);
     model->info = (struct model_info){
@@ -64,28 +92,25 @@ static status model_load(struct model *model) {
         .precision = type == ELEMENT_BF16 ? "bfloat16" : "float32",
         .device_kind = model->backend_info.kind,
         .product_library = model->backend_info.product_library,
-        .parameter_count = table->parameter_count,
     };
     TRY(safetensors_open_dir(&model->store, model->dir));
-    const struct weights_source source = {
-        .store = model->store, .training = options->training, .ranks = options->ranks};
-    if (options->no_weights)
-        TRY(parameter_table_check(table, model->store));
-    else
-        TRY(weights_load(weights, &source));
+    TRY(model_load_weights(model, model->store, model->weights, options->no_weights));
+    model->info.parameter_count =
+        model->weights->base.table.parameter_count + model->weights->adapters.table.parameter_count;
     if (!options->training) {
         safetensors_close(&model->store);
         return OK;
     }
 
     // The optimizer, and the reference, equal to the present weights.
-    const struct param_array *values = &weights->values;
+    const struct parameter_table *table = &qwen_trained(model->weights)->table;
+    const struct param_array *values = &qwen_trained(model->weights)->values;
     struct backend *backend = model->backend;
     struct param_array *reference = &model->trainer.reference;
-    const int ranges = table->range_count;
+    const int ranges = table->range_count, trained = options->lora || options->train_vision ? ranges : TEXT_RANGES;
     rank_share_init(&model->trainer.share, &model->arena, table, options->ranks);
-    TRY(optimizer_init(&model->trainer.optimizer, backend, table, options->train_vision ? ranges : TEXT_RANGES,
-                       (struct gradient_types){type, grads, sums}, moments, options->ranks));
+    TRY(optimizer_init(&model->trainer.optimizer, backend, table, trained, (struct gradient_types){type, grads, sums},
+                       moments, options->ranks));
     if (!options->ema) return OK;
     TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0], NULL));
     for (int i = 0; i < ranges; i++)
@@ -110,15 +135,15 @@ status model_open(struct model **out, const char *dir, const struct model_option
     return result;
 }
 
-// The bytes of an array of all weights.
+// The bytes of an array of all that is trained.
 static size_t model_weights_bytes(const struct model *model) {
-    const struct weights *weights = &model->weights->base;
+    const struct weights *weights = qwen_trained(model->weights);
     return param_array_bytes(&weights->table, weights->table.range_count, weights->type, weights->type);
 }
 
-// Frees the values of the weights, and what they were borrowed from, so that new ones can use the memory.
+// Frees the values of what has versions, and what they were borrowed from, so that new ones can use the memory.
 static void model_unload_weights(struct model *model) {
-    weights_unload(&model->weights->base);
+    weights_unload(qwen_trained(model->weights));
     shared_weights_release(&model->borrowed, model->backend);
     model->backend->ops->buffer_free(model->backend, &model->copied);
     model->weights_replaced++;
@@ -152,7 +177,7 @@ const struct model_info *model_get_info(const struct model *model) {
 }
 
 status model_hash(struct model *model, uint64_t *hash) {
-    return weights_hash(&model->weights->base, hash);
+    return weights_hash(qwen_trained(model->weights), hash);
 }
 
 status model_hash_files(const struct model *model, uint64_t *hash) {
@@ -176,7 +201,7 @@ static status model_wrong_hash(const char *path, uint64_t found, uint64_t hash) 
 
 static status model_swap_lent(struct model *model, const char *path, int64_t version, uint64_t hash) {
     struct backend *backend = model->backend;
-    struct weights *weights = &model->weights->base;
+    struct weights *weights = qwen_trained(model->weights);
     const struct parameter_table *table = &weights->table;
     if (model->borrowed.page && strcmp(model->borrowed.path, path) == 0) {
         TRY(shared_weights_take(&model->borrowed, hash));
@@ -219,7 +244,7 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
     TRY(shared_weights_is_page(path, &lent));
     if (lent) return model_swap_lent(model, path, version, hash);
     TRY(file_lock_shared(path, &lock));
-    struct weights *weights = &model->weights->base;
+    struct weights *weights = qwen_trained(model->weights);
     status result = safetensors_open(&store, path);
     if (result == OK) {
         result = weights_hash_stored(model->backend, &weights->table, store, weights->type, &found);
@@ -248,7 +273,8 @@ void model_return_weights(struct model *model) {
 status model_reset(struct model *model, uint64_t hash) {
     if (model->options.training) return fail(BUG, "the weights of a model in training cannot be replaced");
     uint64_t found = 0;
-    if (model->version == 0 && model->weights->embedding.values.buffer) {
+    const struct fused_param *first = qwen_trained(model->weights)->table.fused[0]; // the embedding, or an adapter's
+    if (model->version == 0 && (first->values.buffer || first->weight)) {
         TRY(model_hash(model, &found));
         return found == hash ? OK : model_wrong_hash(model->dir, found, hash);
     }
@@ -256,9 +282,8 @@ status model_reset(struct model *model, uint64_t hash) {
     struct qwen_weights *weights;
     status result = model_new_weights(model, model->weights->base.type, &weights);
     if (result == OK) result = safetensors_open_dir(&store, model->dir);
-    const struct weights_source source = {.store = store};
-    if (result == OK) result = weights_load(&weights->base, &source);
-    if (result == OK) result = weights_hash(&weights->base, &found);
+    if (result == OK) result = model_load_weights(model, store, weights, false);
+    if (result == OK) result = weights_hash(qwen_trained(weights), &found);
     if (result == OK && found != hash) result = model_wrong_hash(model->dir, found, hash);
     if (result == OK) {
         model_unload_weights(model);
@@ -273,7 +298,7 @@ status model_reset(struct model *model, uint64_t hash) {
 }
 
 status model_load_stored(struct model *model, const char *path, const char *prefix, int64_t version) {
-    struct weights *weights = &model->weights->base;
+    struct weights *weights = qwen_trained(model->weights);
     struct safetensors *store = NULL;
     int lock;
     if (model->options.training) return fail(BUG, "the weights of a model in training cannot be replaced");
@@ -333,17 +358,17 @@ status model_step(struct model *model, const struct optimizer_options *options, 
     TRY(step_sums_norm(&optimizer->grads, norm));
     bool vision = trainer->vision_has_grad && optimizer->grads.sums.ranges > TEXT_RANGES;
     shared_weights_begin_change(&trainer->lent[0]);
-    TRY(optimizer_step(optimizer, &model->weights->base.values, vision ? GROUP_VISION + 1 : GROUP_TEXT + 1, options,
-                       *norm));
+    struct weights *trained = qwen_trained(model->weights);
+    TRY(optimizer_step(optimizer, &trained->values, vision ? GROUP_VISION + 1 : GROUP_TEXT + 1, options, *norm));
     trainer->vision_has_grad = false;
     model->version++;
-    model->weights->base.hash_known = false;
+    trained->hash_known = false;
     return OK;
 }
 
 status model_update_ema(struct model *model, double decay) {
     struct trainer *trainer = &model->trainer;
-    const struct param_array *weights = &model->weights->base.values;
+    const struct param_array *weights = &qwen_trained(model->weights)->values;
     if (!trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
     shared_weights_begin_change(&trainer->lent[1]);
     const size_t buckets = parameter_table_buckets(weights->table, trainer->optimizer.grads.sums.ranges);
@@ -361,6 +386,7 @@ status model_update_ema(struct model *model, double decay) {
 
 status model_save(struct model *model, const char *dir) {
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
+    if (model->options.lora) return fail(BUG, "adapters are no model directory");
     const struct parameter_table *table = &model->weights->base.table;
     const struct safetensors *store = model->store;
     const size_t count = safetensors_count(store);
@@ -393,7 +419,7 @@ static struct training_state model_state(struct model *model) {
     struct trainer *trainer = &model->trainer;
     return (struct training_state){.backend = model->backend,
                                    .share = &trainer->share.share,
-                                   .arrays = {{"master", &model->weights->base.values},
+                                   .arrays = {{"master", &qwen_trained(model->weights)->values},
                                               {"first", &trainer->optimizer.exp_avg},
                                               {"second", &trainer->optimizer.exp_avg_sq},
                                               {"reference", &trainer->reference}},
@@ -413,9 +439,10 @@ status model_load_state(struct model *model, const char *dir) {
     const struct training_state state = model_state(model);
     for (int i = 0; i < 2; i++) shared_weights_begin_change(&model->trainer.lent[i]);
     TRY(rank_share_agree(&model->trainer.share, training_state_load(&state, dir)));
-    model->weights->base.hash_known = false;
-    const size_t buckets = model->weights->base.table.bucket_count;
-    TRY(shard_gather(model->backend, &model->weights->base.values, buckets, model->options.ranks));
+    struct weights *trained = qwen_trained(model->weights);
+    trained->hash_known = false;
+    const size_t buckets = trained->table.bucket_count;
+    TRY(shard_gather(model->backend, &trained->values, buckets, model->options.ranks));
     return model->options.ema ? shard_gather(model->backend, &model->trainer.reference, buckets, model->options.ranks)
                               : OK;
 }
@@ -433,15 +460,16 @@ uint64_t model_saved_bytes(struct model *model, bool whole) {
 status model_save_grads(struct model *model, const char *path) {
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
     if (model->options.ranks) return fail(USAGE, "%s: the gradients are divided between ranks", path);
-    const struct parameter_table *table = &model->weights->base.table;
+    const struct parameter_table *table = &qwen_trained(model->weights)->table;
     const struct param_array *grads = &model->trainer.optimizer.grads.sums;
+    const bool lora = model->options.lora;
     struct arena arena = {0};
     const struct stored_tensor **found = arena_alloc(&arena, table->count * sizeof *found);
     struct tensor_list list = tensor_list_make(&arena, table->count);
-    status result = parameter_table_match(table, model->store, found);
+    status result = lora ? OK : parameter_table_match(table, model->store, found);
     for (size_t i = 0; result == OK && i < table->count; i++)
         if (param_array_has(grads, &table->list[i]))
-            tensor_list_add(&list, grads, &table->list[i], found[i]->name, ELEMENT_F32);
+            tensor_list_add(&list, grads, &table->list[i], lora ? table->list[i].name : found[i]->name, ELEMENT_F32);
     if (result == OK) result = tensor_list_write(&list, model->backend, path, true);
     arena_release(&arena);
     return result;
@@ -450,13 +478,13 @@ status model_save_grads(struct model *model, const char *path) {
 // *values = what is published, *hash = its hash.
 static status model_published(struct model *model, bool reference, const struct param_array **values, uint64_t *hash) {
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
-    *values = reference ? &model->trainer.reference : &model->weights->base.values;
+    *values = reference ? &model->trainer.reference : &qwen_trained(model->weights)->values;
     if (!(*values)->buffer) return fail(BUG, "the model was opened without a reference");
     return reference ? weights_hash_array(model->backend, *values, hash) : model_hash(model, hash);
 }
 
 status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
-    const struct parameter_table *table = &model->weights->base.table;
+    const struct parameter_table *table = &qwen_trained(model->weights)->table;
     const struct param_array *values;
     struct arena arena = {0};
     TRY(model_published(model, reference, &values, hash));
@@ -473,7 +501,7 @@ status model_can_lend(const struct model *model, bool *has_means) {
     unsigned char handle[IPC_HANDLE_BYTES];
     *has_means = ops->buffer_export != NULL;
     if (!*has_means) return fail(UNAVAILABLE, "device %s cannot share memory", model->backend_info.device);
-    return ops->buffer_export(model->backend, model->weights->base.values.buffer, handle);
+    return ops->buffer_export(model->backend, qwen_trained(model->weights)->values.buffer, handle);
 }
 
 status model_lend(struct model *model, bool reference, bool copied, const char *path, uint64_t *hash) {
@@ -481,7 +509,7 @@ status model_lend(struct model *model, bool reference, bool copied, const char *
     TRY(model_published(model, reference, &values, hash));
     struct shared_weights *lent = &model->trainer.lent[reference];
     if (!lent->page) {
-        const uint64_t layout = weights_hash_finish(&model->weights->base.table, model->weights->base.type, 0);
+        const uint64_t layout = weights_hash_finish(&qwen_trained(model->weights)->table, model->weights->base.type, 0);
         TRY(shared_weights_lend(lent, model->backend, values->buffer, model_weights_bytes(model), layout, copied,
                                 path));
     }

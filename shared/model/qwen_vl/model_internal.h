@@ -208,9 +208,9 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                     const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
                     bool training);
 
-// Adds the gradients of all blocks, the embedding and the tower to those of the present leaf, given fwd.grad_x, the
-// gradient of the last block's output. The tower comes last, chunk by chunk, when the language model's part of the
-// workspace is free; what was not kept of it is computed again.
+// Adds the gradients of all blocks, the embedding and the tower to those of the present leaf, which is fwd.grads, given
+// fwd.grad_x, the gradient of the last block's output. The tower comes last, chunk by chunk, when the language model's
+// part of the workspace is free; what was not kept of it is computed again.
 status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct step_sums *grads);
 
 // Frees what is not in the arena, and empties the workspace. A zeroed state is fine.

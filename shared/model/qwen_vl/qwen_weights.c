@@ -8,6 +8,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
+#include "shared/base/rng.h"
 #include "shared/model/model_shapes.h"
 
 enum { MAX_SIZE = 1 << 20, MAX_COUNT = 10000 };
@@ -266,14 +267,11 @@ status model_config_read(struct model_config *config, const char *dir) {
 
 enum { MAX_PER_BLOCK = 15, MAX_OUTSIDE_BLOCKS = 16 }; // parameters
 
-// Adds the language model: first the matrices, then the vectors.
-static void qwen_add_text(struct qwen_weights *weights) {
-    const struct text_config *text = &weights->config->text;
-    struct parameter_table *table = &weights->base.table;
+static struct stack_shape qwen_text_shape(const struct text_config *text) {
     const int64_t hidden = text->hidden_size, mlp = text->intermediate_size;
     const int64_t query = (int64_t)text->num_attention_heads * text->head_dim;
     const int64_t key = (int64_t)text->num_key_value_heads * text->head_dim;
-    const struct stack_shape shape = {
+    return (struct stack_shape){
         .prefix = "model.layers",
         .hidden_size = hidden,
         .norms = {"input_layernorm", "post_attention_layernorm"},
@@ -283,6 +281,14 @@ static void qwen_add_text(struct qwen_weights *weights) {
         .gate_up = {{"mlp.gate_proj", "mlp.up_proj"}, {mlp, mlp}, hidden, false},
         .down = {{"mlp.down_proj"}, {hidden}, mlp, false},
     };
+}
+
+// Adds the language model: first the matrices, then the vectors.
+static void qwen_add_text(struct qwen_weights *weights) {
+    const struct text_config *text = &weights->config->text;
+    struct parameter_table *table = &weights->base.table;
+    const struct stack_shape shape = qwen_text_shape(text);
+    const int64_t hidden = text->hidden_size;
     parameter_table_single(table, &weights->embedding, PARAMETER_MATRIX, text->vocab_size, hidden,
                            "model.embed_tokens.weight");
     parameter_table_close_bucket(table, text->tie_word_embeddings ? BUCKET_ANY_TIME : BUCKET_STREAMED);
@@ -414,4 +420,58 @@ status qwen_weights_init(struct qwen_weights *weights, const struct model_config
                               (double)config->video_token_id};
     return parameter_table_finish(table, numbers, sizeof numbers / sizeof *numbers, vision->fullatt_blocks,
                                   vision->depth);
+}
+
+status qwen_add_adapters(struct qwen_weights *weights, int64_t rank, float scale, uint64_t base_hash) {
+    struct parameter_table *table = &weights->adapters.table;
+    const struct stack_shape shape = qwen_text_shape(&weights->config->text);
+    const double numbers[] = {(double)rank, scale, (double)(base_hash >> 32), (double)(base_hash & UINT32_MAX)};
+    static const char prefix[] = "base_model.model.model.";
+    const int blocks = weights->text.block_count;
+    parameter_table_init(table, (size_t)blocks * 2 * ADAPTED_PARTS * 4);
+    for (int i = 0; i < blocks; i++) stack_add_adapters(table, &weights->text.blocks[i], &shape, i, rank);
+    parameter_table_close_range(table, true, GROUP_TEXT);
+    for (size_t i = 0; i < table->count; i++)
+        table->list[i].alias =
+            arena_printf(&table->arena, "%slanguage_model.%s", prefix, table->list[i].name + sizeof prefix - 1);
+    weights->adapters.backend = weights->base.backend;
+    weights->adapters.type = weights->base.type;
+    weights->text.adapter_rank = rank;
+    weights->text.adapter_scale = scale;
+    return parameter_table_finish(table, numbers, sizeof numbers / sizeof *numbers, NULL, 0);
+}
+
+status qwen_new_adapters(const struct qwen_weights *weights, uint64_t seed, struct buf *image) {
+    const struct parameter_table *table = &weights->adapters.table;
+    struct buf header = {0};
+    uint64_t bytes = 0;
+    status result;
+    for (size_t i = 0; i < table->count; i++) {
+        const struct parameter *parameter = &table->list[i];
+        const uint64_t end = bytes + (uint64_t)parameter->count * sizeof(float);
+        buf_printf(&header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%lld,%lld],\"data_offsets\":[%llu,%llu]}",
+                   i ? "," : "{", parameter->name, (long long)parameter->shape[0], (long long)parameter->shape[1],
+                   (unsigned long long)bytes, (unsigned long long)end);
+        bytes = end;
+    }
+    buf_puts(&header, "}");
+    while (header.size % sizeof(uint64_t)) buf_puts(&header, " ");
+    const uint64_t header_size = header.size; // little-endian, as the machine is
+    *image = (struct buf){0};
+    TRY_TO(result, done, buf_reserve_large(image, sizeof header_size + header.size + bytes));
+    buf_append(image, &header_size, sizeof header_size);
+    buf_append(image, header.data, header.size);
+    for (size_t i = 0; i < table->count; i++) {
+        const struct parameter *parameter = &table->list[i];
+        const bool zero = strstr(parameter->name, ".lora_B.");
+        const double bound = 1 / sqrt((double)parameter->shape[1]);
+        const uint64_t key = rng_key(seed, parameter->name);
+        for (int64_t k = 0; k < parameter->count; k++) {
+            const float value = zero ? 0 : (float)(bound * (2 * rng_uniform(key, (uint64_t)k, 0) - 1));
+            buf_append(image, &value, sizeof value);
+        }
+    }
+done:
+    buf_release(&header);
+    return result;
 }

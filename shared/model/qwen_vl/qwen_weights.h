@@ -83,6 +83,8 @@ enum { TEXT_RANGES = 2 }; // of the table; those of the vision tower follow
 // The parameters, and their values on a backend once they are loaded.
 struct qwen_weights {
     struct weights base;
+    // Without any, its table is empty. They are trained instead of the base, and their hash includes that of the base.
+    struct weights adapters;
     const struct model_config *config;
     struct fused_param embedding, lm_head, norm; // a tied model's lm_head is empty; a file may have it all the same
     struct fused_param patch_embed, merger_norm, merger_norm_bias, merger_fc1, merger_fc1_bias, merger_fc2,
@@ -91,5 +93,20 @@ struct qwen_weights {
 };
 
 // Makes the table for a configuration, which must outlive the weights. These must stay where they are. The caller
-// releases the base. DATAERR when the model is too large for 64 bits: then there is nothing to release.
+// releases the adapters and the base, in this order. DATAERR when the model is too large for 64 bits: then there is
+// nothing to release.
 status qwen_weights_init(struct qwen_weights *weights, const struct model_config *config);
+
+// Makes the table of the adapters of the language model, to a base with that hash. Their backend and type are the
+// base's. DATAERR when they are too large for 64 bits: then there are none.
+status qwen_add_adapters(struct qwen_weights *weights, int64_t rank, float scale, uint64_t base_hash);
+
+// *image = the image of a safetensors file with the values of new adapters, float32: as in PEFT, A is uniform in
+// +-1 / sqrt(its columns), here by random numbers of the seed and the name, and B is zero. The caller frees it.
+// UNAVAILABLE when memory is short.
+status qwen_new_adapters(const struct qwen_weights *weights, uint64_t seed, struct buf *image);
+
+// The weights that training changes and that have versions: the adapters, or else the base.
+static inline struct weights *qwen_trained(struct qwen_weights *weights) {
+    return weights->adapters.table.count ? &weights->adapters : &weights->base;
+}

@@ -185,11 +185,12 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
 status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct step_sums *grads) {
     const struct operations *ops = model->backend->ops;
     struct workspace *workspace = &model->workspace;
-    state->fwd.grads = grads;
     for (int i = state->fwd.transformer->block_count - 1; i >= 0; i--) {
         TRY(block_backward(&state->fwd, i));
-        TRY(step_sums_done(grads, &state->fwd.transformer->blocks[i].qkv));
+        const struct block *block = &state->fwd.transformer->blocks[i];
+        TRY(step_sums_done(grads, model->options.lora ? &block->qkv_adapter.a : &block->qkv));
     }
+    if (model->options.lora) return OK; // the embedding and the tower are not trained
 
     // The gradient of the embedding matrix. Placeholders have none.
     const struct sequence *sequence = state->sequence;
@@ -439,19 +440,20 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     // The head: fwd.grad_x = the gradient of the last block's output.
     struct tensor dlogprob, grad_hidden_states, grad_normed;
     const bool tied = !weights->lm_head.count; // the embedding is not complete before the end
-    struct tensor grad_lm_head = step_sums_grad(grads, tied ? &weights->embedding : &weights->lm_head);
+    fwd->grads = grads;
+    struct tensor grad_lm_head = backward_param(fwd, tied ? &weights->embedding : &weights->lm_head);
     TRY_TO(result, done, workspace_upload(workspace, ELEMENT_F32, targets, 1, dlogprobs, &dlogprob));
     TRY_TO(result, done, workspace_alloc(workspace, ELEMENT_F32, targets, hidden_size, &grad_hidden_states));
     TRY_TO(result, done, workspace_alloc(workspace, ELEMENT_F32, rows, hidden_size, &grad_normed));
     TRY_TO(result, done,
            ops->logprob_grad(backend, grad_hidden_states, grad_lm_head, head.hidden_states, weights->lm_head.weight,
                              head.target_ids, head.lse, dlogprob));
-    if (!tied) TRY_TO(result, done, step_sums_done(grads, &weights->lm_head));
+    if (!tied && !model->options.lora) TRY_TO(result, done, step_sums_done(grads, &weights->lm_head));
     TRY_TO(result, done, ops->zero(backend, grad_normed));
     TRY_TO(result, done, ops->scatter_add(backend, grad_normed, grad_hidden_states, head.logit_rows));
     TRY_TO(result, done, ops->zero(backend, fwd->grad_x));
     TRY_TO(result, done,
-           ops->rmsnorm_grad(backend, fwd->grad_x, step_sums_grad(grads, &weights->norm), grad_normed, fwd->x,
+           ops->rmsnorm_grad(backend, fwd->grad_x, backward_param(fwd, &weights->norm), grad_normed, fwd->x,
                              weights->norm.values, head.rstd));
     workspace_restore(workspace, mark);
     TRY_TO(result, done, text_backward(&text, model, &arena, grads));

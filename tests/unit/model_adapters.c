@@ -1,0 +1,231 @@
+// Adapters (LoRA): new ones change nothing; trained ones compute what the base with B A in its matrices computes, and
+// their gradients follow from that model's gradients; and what is no adapter is refused.
+#include "tests/unit/model_compare.h"
+
+enum { RANK = 3 };
+static const double alpha = 7.5;
+
+static const struct optimizer_options rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
+
+TEST(new_adapters_change_no_bit) {
+    static const char *const precisions[] = {"float32", "bfloat16"};
+    for (int c = 0; c < CASES; c++) {
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
+        for (int p = 0; p < 2; p++) {
+            struct model_options options = {.precision = precisions[p]};
+            float plain[COMPLETIONS][MAX_TOKENS], adapted[COMPLETIONS][MAX_TOKENS];
+            if (!case_computes(&it, case_device(), precisions[p])) continue;
+            SCOPED(struct model *, model_free) base = case_model(&it, &options);
+            options.lora = RANK;
+            options.lora_alpha = alpha;
+            SCOPED(struct model *, model_free) model = case_model(&it, &options);
+            const uint64_t hash = case_hash(model);
+            case_score(&it, base, plain);
+            case_score(&it, model, adapted);
+            assert_memory_equal(adapted, plain, sizeof plain);
+            // The hash is of the base, the rank, alpha and the values.
+            assert_true(hash != case_hash(base));
+            model_free(&model);
+            model = case_model(&it, &options);
+            assert_true(case_hash(model) == hash);
+            model_free(&model);
+            options.lora_alpha++;
+            model = case_model(&it, &options);
+            assert_true(case_hash(model) != hash);
+            model_free(&model);
+            options.lora_alpha--;
+            options.lora_seed++;
+            model = case_model(&it, &options);
+            assert_true(case_hash(model) != hash);
+        }
+    }
+}
+
+static const struct stored_tensor *adapter_tensor(struct model_case *it, const struct safetensors *store,
+                                                  const char *prefix, const char *module, char letter) {
+    const struct stored_tensor *tensor = safetensors_find(
+        store, arena_printf(&it->arena, "%sbase_model.model.%s.lora_%c.weight", prefix, module, letter));
+    assert_non_null(tensor);
+    assert_int_equal(tensor->type, ELEMENT_F32);
+    return tensor;
+}
+
+// The name of the module of an A; NULL for other tensors.
+static const char *module_of(struct model_case *it, const struct stored_tensor *tensor, const char *prefix) {
+    const size_t head = strlen(prefix) + strlen("base_model.model.");
+    const char *end = strstr(tensor->name, ".lora_A.weight");
+    if (!end || strncmp(tensor->name, prefix, strlen(prefix)) != 0) return NULL;
+    return arena_strndup(&it->arena, tensor->name + head, (size_t)(end - tensor->name) - head);
+}
+
+// Adds scale * B A of the adapters of a training state to the float32 weights of another one, in place.
+static int merge_states(struct model_case *it, const char *adapters_dir, const char *whole_dir) {
+    SCOPED(struct safetensors *, safetensors_close) adapters = NULL, whole = NULL;
+    struct buf file = {0};
+    const char *path = path_join(&it->arena, whole_dir, "training.safetensors");
+    int merged = 0;
+    MUST(file_read(path, &file));
+    MUST(safetensors_open_memory(&whole, file.data, file.size, path));
+    MUST(safetensors_open(&adapters, path_join(&it->arena, adapters_dir, "training.safetensors")));
+    for (size_t i = 0; i < safetensors_count(adapters); i++) {
+        const char *module = module_of(it, safetensors_at(adapters, i), "master.");
+        if (!module) continue;
+        const struct stored_tensor *a = safetensors_at(adapters, i),
+                                   *b = adapter_tensor(it, adapters, "master.", module, 'B'),
+                                   *w = find_tensor(whole, "master.", arena_printf(&it->arena, "%s.weight", module));
+        const float *a_values = a->data, *b_values = b->data;
+        float *values = (void *)(file.data + ((const char *)w->data - file.data));
+        const int64_t rows = w->shape[0], columns = w->shape[1];
+        assert_true(a->shape[0] == RANK && a->shape[1] == columns && b->shape[0] == rows && b->shape[1] == RANK);
+        for (int64_t row = 0; row < rows; row++) {
+            for (int64_t column = 0; column < columns; column++) {
+                double sum = 0;
+                for (int k = 0; k < RANK; k++) sum += (double)b_values[row * RANK + k] * a_values[k * columns + column];
+                values[row * columns + column] += (float)(alpha / RANK * sum);
+            }
+        }
+        merged++;
+    }
+    MUST(file_write_atomic(path, file.data, file.size));
+    buf_release(&file);
+    return merged;
+}
+
+// *largest = the larger of it and the distance of the adapters' gradients from those that follow from the gradient G of
+// the whole matrix: scale * G A^T of B, scale * B^T G of A.
+static void expect_gradients(struct model_case *it, const char *state_dir, const char *adapter_grads,
+                             const char *whole_grads, double *largest) {
+    SCOPED(struct safetensors *, safetensors_close) state = NULL, adapters = NULL, whole = NULL;
+    MUST(safetensors_open(&state, path_join(&it->arena, state_dir, "training.safetensors")));
+    MUST(safetensors_open(&adapters, adapter_grads));
+    MUST(safetensors_open(&whole, whole_grads));
+    for (size_t i = 0; i < safetensors_count(adapters); i++) {
+        const struct stored_tensor *grad_a = safetensors_at(adapters, i);
+        const char *module = module_of(it, grad_a, "");
+        if (!module) continue;
+        const struct stored_tensor *grad_b = adapter_tensor(it, adapters, "", module, 'B');
+        const struct stored_tensor *g = find_tensor(whole, "", arena_printf(&it->arena, "%s.weight", module));
+        const float *a = adapter_tensor(it, state, "master.", module, 'A')->data;
+        const float *b = adapter_tensor(it, state, "master.", module, 'B')->data, *values = g->data;
+        const int64_t rows = g->shape[0], columns = g->shape[1];
+        double *sums_a = arena_alloc(&it->arena, (size_t)(RANK * columns) * sizeof *sums_a);
+        double *sums_b = arena_alloc(&it->arena, (size_t)(rows * RANK) * sizeof *sums_b);
+        float *want_a = arena_alloc(&it->arena, (size_t)(RANK * columns) * sizeof *want_a);
+        float *want_b = arena_alloc(&it->arena, (size_t)(rows * RANK) * sizeof *want_b);
+        memset(sums_a, 0, (size_t)(RANK * columns) * sizeof *sums_a);
+        memset(sums_b, 0, (size_t)(rows * RANK) * sizeof *sums_b);
+        for (int64_t row = 0; row < rows; row++) {
+            for (int64_t column = 0; column < columns; column++) {
+                const double grad = values[row * columns + column] * alpha / RANK;
+                for (int k = 0; k < RANK; k++) {
+                    sums_a[k * columns + column] += grad * b[row * RANK + k];
+                    sums_b[row * RANK + k] += grad * a[k * columns + column];
+                }
+            }
+        }
+        for (int64_t k = 0; k < RANK * columns; k++) want_a[k] = (float)sums_a[k];
+        for (int64_t k = 0; k < rows * RANK; k++) want_b[k] = (float)sums_b[k];
+        const double distances[] = {relative_distance(grad_a->data, want_a, (size_t)(RANK * columns)),
+                                    relative_distance(grad_b->data, want_b, (size_t)(rows * RANK))};
+        for (int k = 0; k < 2; k++) {
+            if (!(distances[k] <= 1e-4)) print_error("%s, %c: %.3g\n", module, "AB"[k], distances[k]);
+            if (!(distances[k] <= *largest)) *largest = distances[k];
+        }
+    }
+}
+
+// Each of the seven matrices of a layer has an adapter, and none has a gradient besides.
+TEST(adapters_compute_and_train_what_the_merged_model_does) {
+    for (int c = 0; c < CASES; c++) {
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
+        struct model_options options = {.precision = "float32", .training = true, .lora = RANK, .lora_alpha = alpha};
+        SCOPED(struct model *, model_free) model = case_model(&it, &options);
+        options.lora = 0;
+        SCOPED(struct model *, model_free) whole = case_model(&it, &options);
+        const char *dir = unit_new_directory(), *whole_dir = unit_new_directory();
+        const char *grads = path_join(&it.arena, dir, "grads"), *whole_grads = path_join(&it.arena, whole_dir, "grads");
+        float plain[COMPLETIONS][MAX_TOKENS], adapted[COMPLETIONS][MAX_TOKENS], merged[COMPLETIONS][MAX_TOKENS];
+        case_score(&it, whole, plain);
+        double norm, largest = 0;
+        for (int step = 0; step < 3; step++) {
+            case_accumulate(&it, model);
+            MUST(model_step(model, &rates, &norm));
+        }
+        MUST(model_save_state(model, dir));
+        MUST(model_save_state(whole, whole_dir));
+        const int count = merge_states(&it, dir, whole_dir);
+        assert_true(count > 0 && count % 7 == 0);
+        MUST(model_load_state(whole, whole_dir));
+        case_score(&it, model, adapted);
+        case_score(&it, whole, merged);
+        const double change = relative_distance(adapted[0], plain[0], COMPLETIONS * MAX_TOKENS);
+        const double distance = relative_distance(adapted[0], merged[0], COMPLETIONS * MAX_TOKENS);
+        case_accumulate(&it, model);
+        case_accumulate(&it, whole);
+        MUST(model_save_grads(model, grads));
+        MUST(model_save_grads(whole, whole_grads));
+        expect_gradients(&it, dir, grads, whole_grads, &largest);
+        print_message("%s: %d adapters, log-probabilities changed by %.2g, differ by %.2g; gradients by %.2g\n",
+                      case_names[c], count, change, distance, largest);
+        assert_true(change > 1e-4 && distance < 1e-5 && largest < 1e-4);
+    }
+}
+
+TEST(what_cannot_be_adapted_is_refused) {
+    static const struct model_options wrong[] = {{.lora = -1, .lora_alpha = 1},
+                                                 {.lora = MAX_LORA + 1, .lora_alpha = 1},
+                                                 {.lora = 4},
+                                                 {.lora = 4, .lora_alpha = -1},
+                                                 {.lora = 4, .lora_alpha = (double)NAN},
+                                                 {.lora = 4, .lora_alpha = 4, .training = true, .train_vision = true}};
+    SCOPED(struct model_case, case_close) it = case_open("even");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct model *model = NULL;
+        struct model_options options = wrong[i];
+        options.device = case_device();
+        assert_int_equal(model_open(&model, it.dir, &options), USAGE);
+        assert_null(model);
+    }
+    // Adapters of another rank, alpha or base, or a whole model.
+    struct model_options options = {.precision = "float32", .training = true, .lora = RANK, .lora_alpha = alpha};
+    SCOPED(struct model *, model_free) trained = case_model(&it, &options);
+    const char *path = path_join(&it.arena, unit_new_directory(), "weights");
+    uint64_t hash;
+    MUST(model_publish(trained, false, path, &hash));
+    options.training = false;
+    for (int i = 0; i < 4; i++) {
+        struct model_options other = options;
+        SCOPED(struct model_case, case_close) another = case_open(i == 2 ? "pairs" : "even");
+        other.lora = i == 0 ? RANK + 1 : i == 3 ? 0 : RANK;
+        other.lora_alpha = i == 1 ? alpha + 1 : alpha;
+        SCOPED(struct model *, model_free) scorer = case_model(&another, &other);
+        assert_int_equal(model_swap(scorer, path, 1, hash), DATAERR);
+    }
+    SCOPED(struct model *, model_free) scorer = case_model(&it, &options);
+    MUST(model_swap(scorer, path, 1, hash));
+}
+
+// A model without weights gets its adapters with the first swap.
+TEST(adapters_come_with_the_first_swap) {
+    SCOPED(struct model_case, case_close) it = case_open("even");
+    struct model_options options = {.precision = "float32", .training = true, .lora = RANK, .lora_alpha = alpha};
+    SCOPED(struct model *, model_free) trained = case_model(&it, &options);
+    const char *path = path_join(&it.arena, unit_new_directory(), "weights");
+    uint64_t hash;
+    double norm;
+    float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
+    const uint64_t first = case_hash(trained);
+    case_accumulate(&it, trained);
+    MUST(model_step(trained, &rates, &norm));
+    MUST(model_publish(trained, false, path, &hash));
+    options.training = false;
+    options.no_weights = true;
+    for (int reset = 0; reset < 2; reset++) {
+        SCOPED(struct model *, model_free) scorer = case_model(&it, &options);
+        if (reset) MUST(model_reset(scorer, first));
+        MUST(model_swap(scorer, path, 1, hash));
+        case_score(&it, trained, a);
+        case_score(&it, scorer, b);
+        assert_memory_equal(a, b, sizeof a);
+    }
+}
