@@ -33,6 +33,8 @@ struct model_options {
     // the weights of the directory with other adapters. New ones, which change nothing, come from lora_seed.
     int64_t lora;
     double lora_alpha;
+    const char
+        *adapter; // a directory of PEFT's with adapters instead of new ones; lora and lora_alpha are its own or 0
     uint64_t lora_seed;
     // The weights come with the first model_swap or model_reset: until then none are loaded, and nothing that needs
     // them may be called. Those of the directory are only checked for being there, unless there are adapters: then they
@@ -110,8 +112,8 @@ const struct model_info *model_get_info(const struct model *model);
 // after a step reads all weights; later calls return the same hash at once.
 status model_hash(struct model *model, uint64_t *hash);
 
-// *hash = a hash of the configuration and of the weights as they stand in the directory's files: the same with every
-// precision. Reads all weights. DATAERR when the files cannot be read any more.
+// *hash = a hash of the configuration and of the weights as they stand in the directory's files, and of the adapter's:
+// the same with every precision. Reads all weights. DATAERR when the files cannot be read any more.
 status model_hash_files(const struct model *model, uint64_t *hash);
 
 // The version of the weights (0 after model_open).
@@ -134,8 +136,8 @@ bool model_weights_intact(const struct model *model);
 // be freed. Its generators must be freed first. Does nothing when the weights are the model's own.
 void model_return_weights(struct model *model);
 
-// Goes back to the weights of the directory, with new adapters if there are any, version 0. Their hash must be `hash`:
-// otherwise DATAERR, and the present weights stay in use.
+// Goes back to the weights of the directory, with the adapters that it was opened with, version 0. Their hash must be
+// `hash`: otherwise DATAERR, and the present weights stay in use.
 status model_reset(struct model *model, uint64_t hash);
 
 // Replaces all weights with those of a file, whatever their hash is: one that model_publish wrote (`prefix` ""), or the
@@ -322,7 +324,8 @@ status model_save_grads(struct model *model, const char *path);
 // reference = decay * reference + (1 - decay) * weights, in float32. BUG unless the model was opened with `ema`.
 status model_update_ema(struct model *model, double decay);
 
-// Writes a model directory in the layout and types of the opened one (config, tokenizer and the rest are copied).
+// Writes a model directory in the layout and types of the opened one (config, tokenizer and the rest are copied); of
+// adapters a directory as PEFT writes it, in float32.
 status model_save(struct model *model, const char *dir);
 
 // Writes the training state (float32 weights, moments, reference, step, version) into `dir`, which must exist.

@@ -229,3 +229,126 @@ TEST(adapters_come_with_the_first_swap) {
         assert_memory_equal(a, b, sizeof a);
     }
 }
+
+// A directory of adapters is read again, in both layouts of names, and training goes on from it.
+TEST(a_directory_of_adapters_is_read_again) {
+    for (int c = 0; c < CASES; c++) {
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
+        const char *kept = getenv("MODEL_CHECKPOINTS"); // for PEFT to load
+        const char *dir = kept ? arena_printf(&it.arena, "%s/%s-adapter", kept, case_names[c]) : unit_new_directory();
+        struct model_options options = {
+            .precision = "float32", .training = true, .ema = true, .lora = RANK, .lora_alpha = alpha};
+        SCOPED(struct model *, model_free) trained = case_model(&it, &options);
+        double norm;
+        case_accumulate(&it, trained);
+        MUST(model_step(trained, &rates, &norm));
+        MUST(model_update_ema(trained, 0.5));
+        MUST(model_save(trained, dir));
+        MUST(model_save_state(trained, dir));
+        const uint64_t hash = case_hash(trained), bytes = model_saved_bytes(trained, true);
+        SCOPED(struct safetensors *, safetensors_close) saved = NULL, base = NULL;
+        MUST(safetensors_open(&saved, path_join(&it.arena, dir, "adapter_model.safetensors")));
+        MUST(safetensors_open_dir(&base, it.dir));
+        uint64_t expected = 0;
+        for (size_t i = 0; i < safetensors_count(saved); i++) {
+            const struct stored_tensor *tensor = safetensors_at(saved, i);
+            const size_t head = strlen("base_model.model.");
+            assert_memory_equal(tensor->name, "base_model.model.", head);
+            const char *end = strstr(tensor->name, ".lora_");
+            assert_non_null(end);
+            assert_non_null(
+                safetensors_find(base, arena_printf(&it.arena, "%.*s.weight",
+                                                    (int)((size_t)(end - tensor->name) - head), tensor->name + head)));
+            expected += 5 * tensor->size; // itself, two copies of it and two moments
+        }
+        assert_true(bytes == expected);
+
+        struct model_options again = {.precision = "float32", .adapter = dir};
+        SCOPED(struct model *, model_free) scorer = case_model(&it, &again);
+        SCOPED(struct model *, model_free) plain = case_model(&it, &(struct model_options){.precision = "float32"});
+        uint64_t files, files_again, files_plain;
+        MUST(model_hash_files(scorer, &files));
+        MUST(model_hash_files(plain, &files_plain));
+        assert_true(case_hash(scorer) == hash && files != files_plain);
+        float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
+        case_score(&it, trained, a);
+        case_score(&it, scorer, b);
+        assert_memory_equal(a, b, sizeof a);
+        options.adapter = dir;
+        SCOPED(struct model *, model_free) more = case_model(&it, &options);
+        MUST(model_hash_files(more, &files_again));
+        assert_true(files_again == files);
+        MUST(model_load_state(more, dir));
+        assert_int_equal(model_version(more), 1);
+        case_accumulate(&it, trained);
+        case_accumulate(&it, more);
+        MUST(model_step(trained, &rates, &norm));
+        MUST(model_step(more, &rates, &norm));
+        assert_true(case_hash(more) == case_hash(trained) && case_hash(more) != hash);
+        MUST(model_reset(scorer, hash));
+    }
+}
+
+// Replaces the first `from` in adapter_config.json by `to`, and says how a model opens then.
+static status open_changed(const struct model_case *it, const char *dir, const char *from, const char *to) {
+    SCOPED(struct arena, arena_release) arena = {0};
+    const char *path = path_join(&arena, dir, "adapter_config.json");
+    struct buf text = {0}, changed = {0};
+    MUST(file_read(path, &text));
+    const char *at = strstr(text.data, from);
+    assert_non_null(at);
+    buf_append(&changed, text.data, (size_t)(at - text.data));
+    buf_puts(&changed, to);
+    buf_puts(&changed, at + strlen(from));
+    MUST(file_write_atomic(path, changed.data, changed.size));
+    struct model *model = NULL;
+    const status result = model_open(&model, it->dir, &(struct model_options){.device = case_device(), .adapter = dir});
+    model_free(&model);
+    MUST(file_write_atomic(path, text.data, text.size));
+    buf_release(&text);
+    buf_release(&changed);
+    return result;
+}
+
+TEST(adapters_that_compute_otherwise_are_refused) {
+    static const struct {
+        const char *from, *to;
+        status result;
+    } changes[] = {{"\"r\"", "\"r\"", OK},
+                   {"\"LORA\"", "\"IA3\"", DATAERR},
+                   {"\"none\"", "\"all\"", DATAERR},
+                   {"\"r\": 3", "\"r\": 4", DATAERR}, // the tensors have another shape
+                   {"\"r\": 3", "\"r\": 0", DATAERR},
+                   {"\"r\"", "\"rank\"", DATAERR},
+                   {"\"lora_alpha\": 7.5", "\"lora_alpha\": null", DATAERR},
+                   {"\"lora_alpha\": 7.5", "\"lora_alpha\": -1", DATAERR},
+                   {"\"r\"", "\"use_rslora\": false, \"rank_pattern\": {}, \"modules_to_save\": null, \"r\"", OK},
+                   {"\"r\"", "\"use_rslora\": true, \"r\"", DATAERR},
+                   {"\"r\"", "\"use_dora\": true, \"r\"", DATAERR},
+                   {"\"r\"", "\"rank_pattern\": {\"q_proj\": 2}, \"r\"", DATAERR},
+                   {"\"r\"", "\"modules_to_save\": [\"lm_head\"], \"r\"", DATAERR},
+                   {"\"r\"", "\"init_lora_weights\": \"gaussian\", \"r\"", OK},
+                   {"\"r\"", "\"init_lora_weights\": \"pissa\", \"r\"", DATAERR},
+                   {"{", "[", DATAERR}};
+    SCOPED(struct model_case, case_close) it = case_open("even");
+    struct model_options options = {.precision = "float32", .training = true, .lora = RANK, .lora_alpha = alpha};
+    SCOPED(struct model *, model_free) trained = case_model(&it, &options);
+    const char *dir = path_join(&it.arena, unit_new_directory(), "new");
+    MUST(model_save(trained, dir));
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        const status result = open_changed(&it, dir, changes[i].from, changes[i].to);
+        if (result != changes[i].result) print_error("%s: %s\n", changes[i].to, fail_text());
+        assert_int_equal(result, changes[i].result);
+        if (result != OK) assert_non_null(strstr(fail_text(), dir));
+    }
+    struct model *model = NULL;
+    options = (struct model_options){.device = case_device(), .adapter = dir, .lora = RANK + 1};
+    assert_int_equal(model_open(&model, it.dir, &options), USAGE);
+    options = (struct model_options){.device = case_device(), .adapter = dir, .lora_alpha = 1};
+    assert_int_equal(model_open(&model, it.dir, &options), USAGE);
+    options = (struct model_options){.device = case_device(), .adapter = it.dir}; // which has none
+    assert_int_equal(model_open(&model, it.dir, &options), DATAERR);
+    options = (struct model_options){.device = case_device(), .adapter = dir}; // of another base
+    SCOPED(struct model_case, case_close) other = case_open("pairs");
+    assert_int_equal(model_open(&model, other.dir, &options), DATAERR);
+}

@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/model/qwen_vl/adapters.h"
 #include "shared/model/qwen_vl/model_internal.h"
 #include "shared/model/weights.h"
 
@@ -41,18 +43,25 @@ static status model_load_weights(const struct model *model, const struct safeten
     if (!options->lora) return OK;
 
     struct safetensors *adapters = NULL;
-    struct buf image;
+    struct arena arena = {0};
+    struct buf image = {0};
     uint64_t base_hash;
     TRY(weights_hash(&weights->base, &base_hash));
     TRY(qwen_add_adapters(weights, options->lora, (float)(options->lora_alpha / (double)options->lora), base_hash));
     if (no_weights) return OK;
-    status result = qwen_new_adapters(weights, options->lora_seed, &image);
-    if (result == OK) result = safetensors_open_memory(&adapters, image.data, image.size, "new adapters");
+    status result = OK;
+    if (options->adapter) {
+        result = safetensors_open(&adapters, path_join(&arena, options->adapter, adapters_file));
+    } else {
+        result = adapters_new(&image, &weights->adapters.table, options->lora_seed);
+        if (result == OK) result = safetensors_open_memory(&adapters, image.data, image.size, "new adapters");
+    }
     source.store = adapters;
     source.frozen = false;
     if (result == OK) result = weights_load(&weights->adapters, &source);
     safetensors_close(&adapters);
     buf_release(&image);
+    arena_release(&arena);
     return result;
 }
 
@@ -72,6 +81,16 @@ static status model_load(struct model *model) {
     if (options->ranks && (!options->training || options->ranks->count == 1)) model->options.ranks = NULL;
     if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
         return fail(USAGE, "there is no level %d of kept activations", options->kept_activations);
+    if (options->adapter) {
+        struct adapters_config found;
+        TRY(adapters_config_read(&found, options->adapter));
+        if ((options->lora && options->lora != found.rank) ||
+            (options->lora_alpha != 0 && options->lora_alpha != found.alpha))
+            return fail(USAGE, "lora %lld, lora_alpha %g: %s has rank %lld and alpha %g", (long long)options->lora,
+                        options->lora_alpha, options->adapter, (long long)found.rank, found.alpha);
+        model->options.lora = found.rank;
+        model->options.lora_alpha = found.alpha;
+    }
     if (options->lora < 0 || options->lora > MAX_LORA) return fail(USAGE, "lora is not in 0..%d", MAX_LORA);
     if (options->lora && !(options->lora_alpha > 0)) return fail(USAGE, "lora_alpha is not positive");
     if (options->lora && options->train_vision) return fail(USAGE, "lora trains the language model alone");
@@ -130,6 +149,8 @@ status model_open(struct model **out, const char *dir, const struct model_option
     NEW(out, 1);
     (*out)->options = *options;
     (*out)->dir = arena_strndup(&(*out)->arena, dir, strlen(dir));
+    if (options->adapter)
+        (*out)->options.adapter = arena_strndup(&(*out)->arena, options->adapter, strlen(options->adapter));
     const status result = model_load(*out);
     if (result != OK) model_free(out);
     return result;
@@ -182,11 +203,23 @@ status model_hash(struct model *model, uint64_t *hash) {
 
 status model_hash_files(const struct model *model, uint64_t *hash) {
     const struct parameter_table *table = &model->weights->base.table;
-    if (model->store) return weights_hash_files(table, model->store, hash);
     struct safetensors *store = NULL;
-    TRY(safetensors_open_dir(&store, model->dir));
-    const status result = weights_hash_files(table, store, hash);
+    if (!model->store) TRY(safetensors_open_dir(&store, model->dir));
+    status result = weights_hash_files(table, model->store ? model->store : store, hash);
     safetensors_close(&store);
+    if (result != OK || !model->options.adapter) return result;
+    struct arena arena = {0};
+    const struct parameter_table *adapters = &model->weights->adapters.table;
+    const struct stored_tensor **found = arena_alloc(&arena, adapters->count * sizeof *found);
+    result = safetensors_open(&store, path_join(&arena, model->options.adapter, adapters_file));
+    if (result == OK) result = parameter_table_match(adapters, store, found);
+    uint64_t scale_bits; // the ranks are in the shapes
+    memcpy(&scale_bits, &model->options.lora_alpha, sizeof scale_bits);
+    *hash = ops_mix64(*hash ^ ops_mix64(scale_bits));
+    for (size_t i = 0; result == OK && i < adapters->count; i++)
+        *hash = ops_mix64(*hash ^ ops_mix64(XXH3_64bits(found[i]->data, found[i]->size) ^ found[i]->type));
+    safetensors_close(&store);
+    arena_release(&arena);
     return result;
 }
 
@@ -384,9 +417,31 @@ status model_update_ema(struct model *model, double decay) {
 
 // ---- files ----
 
+// Writes the adapters under the names that they have beside the names in the opened directory.
+static status model_save_adapters(struct model *model, const char *dir) {
+    const struct weights *adapters = &model->weights->adapters;
+    const struct parameter_table *table = &adapters->table;
+    const struct adapters_config config = {model->options.lora, model->options.lora_alpha};
+    const struct parameter_table *base = &model->weights->base.table;
+    const bool leader = !model->options.ranks || model->options.ranks->own == 0;
+    const bool nested = !safetensors_find(model->store, base->list[model->weights->embedding.first].name);
+    struct arena arena = {0};
+    struct tensor_list list = tensor_list_make(&arena, table->count);
+    list.share = model->trainer.share.share;
+    for (size_t i = 0; i < table->count; i++)
+        tensor_list_add(&list, &adapters->values, &table->list[i], nested ? table->list[i].alias : table->list[i].name,
+                        ELEMENT_F32);
+    status result = rank_share_agree(&model->trainer.share, leader ? dir_make(dir) : OK);
+    if (result == OK) result = tensor_list_write(&list, model->backend, path_join(&arena, dir, adapters_file), true);
+    if (result == OK && leader) result = adapters_config_write(&config, model->dir, dir);
+    if (result == OK && leader) result = dir_sync(dir);
+    arena_release(&arena);
+    return rank_share_agree(&model->trainer.share, result);
+}
+
 status model_save(struct model *model, const char *dir) {
     if (!model->options.training) return fail(BUG, "the model was not opened for training");
-    if (model->options.lora) return fail(BUG, "adapters are no model directory");
+    if (model->options.lora) return model_save_adapters(model, dir);
     const struct parameter_table *table = &model->weights->base.table;
     const struct safetensors *store = model->store;
     const size_t count = safetensors_count(store);
@@ -450,6 +505,8 @@ status model_load_state(struct model *model, const char *dir) {
 uint64_t model_saved_bytes(struct model *model, bool whole) {
     const struct training_state state = model_state(model);
     uint64_t bytes = training_state_bytes(&state);
+    if (model->options.lora)
+        return bytes + (whole ? model->weights->adapters.table.parameter_count * sizeof(float) : 0);
     for (size_t i = 0; whole && i < safetensors_count(model->store); i++) {
         const struct stored_tensor *tensor = safetensors_at(model->store, i);
         bytes += (uint64_t)stored_tensor_count(tensor) * element_size(tensor->type);

@@ -8,7 +8,6 @@
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/base/rng.h"
 #include "shared/model/model_shapes.h"
 
 enum { MAX_SIZE = 1 << 20, MAX_COUNT = 10000 };
@@ -439,39 +438,4 @@ status qwen_add_adapters(struct qwen_weights *weights, int64_t rank, float scale
     weights->text.adapter_rank = rank;
     weights->text.adapter_scale = scale;
     return parameter_table_finish(table, numbers, sizeof numbers / sizeof *numbers, NULL, 0);
-}
-
-status qwen_new_adapters(const struct qwen_weights *weights, uint64_t seed, struct buf *image) {
-    const struct parameter_table *table = &weights->adapters.table;
-    struct buf header = {0};
-    uint64_t bytes = 0;
-    status result;
-    for (size_t i = 0; i < table->count; i++) {
-        const struct parameter *parameter = &table->list[i];
-        const uint64_t end = bytes + (uint64_t)parameter->count * sizeof(float);
-        buf_printf(&header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%lld,%lld],\"data_offsets\":[%llu,%llu]}",
-                   i ? "," : "{", parameter->name, (long long)parameter->shape[0], (long long)parameter->shape[1],
-                   (unsigned long long)bytes, (unsigned long long)end);
-        bytes = end;
-    }
-    buf_puts(&header, "}");
-    while (header.size % sizeof(uint64_t)) buf_puts(&header, " ");
-    const uint64_t header_size = header.size; // little-endian, as the machine is
-    *image = (struct buf){0};
-    TRY_TO(result, done, buf_reserve_large(image, sizeof header_size + header.size + bytes));
-    buf_append(image, &header_size, sizeof header_size);
-    buf_append(image, header.data, header.size);
-    for (size_t i = 0; i < table->count; i++) {
-        const struct parameter *parameter = &table->list[i];
-        const bool zero = strstr(parameter->name, ".lora_B.");
-        const double bound = 1 / sqrt((double)parameter->shape[1]);
-        const uint64_t key = rng_key(seed, parameter->name);
-        for (int64_t k = 0; k < parameter->count; k++) {
-            const float value = zero ? 0 : (float)(bound * (2 * rng_uniform(key, (uint64_t)k, 0) - 1));
-            buf_append(image, &value, sizeof value);
-        }
-    }
-done:
-    buf_release(&header);
-    return result;
 }

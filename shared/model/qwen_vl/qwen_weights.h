@@ -101,11 +101,6 @@ status qwen_weights_init(struct qwen_weights *weights, const struct model_config
 // base's. DATAERR when they are too large for 64 bits: then there are none.
 status qwen_add_adapters(struct qwen_weights *weights, int64_t rank, float scale, uint64_t base_hash);
 
-// *image = the image of a safetensors file with the values of new adapters, float32: as in PEFT, A is uniform in
-// +-1 / sqrt(its columns), here by random numbers of the seed and the name, and B is zero. The caller frees it.
-// UNAVAILABLE when memory is short.
-status qwen_new_adapters(const struct qwen_weights *weights, uint64_t seed, struct buf *image);
-
 // The weights that training changes and that have versions: the adapters, or else the base.
 static inline struct weights *qwen_trained(struct qwen_weights *weights) {
     return weights->adapters.table.count ? &weights->adapters : &weights->base;

@@ -1,0 +1,27 @@
+// Adapters (LoRA) on the disk: a directory as PEFT writes it, with adapter_config.json and adapter_model.safetensors;
+// and new ones.
+#pragma once
+
+#include "shared/base/memory.h"
+#include "shared/base/status.h"
+#include "shared/model/parameters.h"
+
+extern const char adapters_file[]; // "adapter_model.safetensors"
+
+// What adapter_config.json says: the product of an adapter counts alpha / rank times.
+struct adapters_config {
+    int64_t rank; // 1..MAX_LORA
+    double alpha; // above 0
+};
+
+// Reads adapter_config.json of a directory. DATAERR names the file and the key, also of adapters that compute otherwise
+// (other kinds than LoRA, DoRA, rsLoRA, trained biases, several ranks).
+status adapters_config_read(struct adapters_config *out, const char *dir);
+
+// Writes that file; `base` is the model directory that it names. UNAVAILABLE when the file system refuses.
+status adapters_config_write(const struct adapters_config *config, const char *base, const char *dir);
+
+// *image = the image of a safetensors file with new adapters' values for a table of them, float32: as in PEFT, A is
+// uniform in +-1 / sqrt(its columns), here by random numbers of the seed and the name, and B is zero. The caller
+// releases it, also after a failure. UNAVAILABLE when memory is short.
+status adapters_new(struct buf *image, const struct parameter_table *table, uint64_t seed);
