@@ -59,6 +59,7 @@ struct memory_request {
     int64_t parts;                                 // training: in which a group is computed one after another; 0 is 1
     int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most
     int ranks;                // training: that train together, of which the needs are those of one; 0 is 1
+    int64_t lora;             // the rank of the adapters, which alone are borrowed then; 0: none
 };
 
 // An item of what a model needs of its device's memory.

@@ -208,6 +208,11 @@ static void the_plan_holds_for_refscore(void **state) {
     expect_planned((struct memory_request){0}, "refscore");
     model_free(&model);
     assert_int_equal(it.memory->used, 0);
+    model = open_model((struct model_options){.lora = 64, .lora_alpha = 16});
+    for (int i = 0; i < 2; i++) MUST(model_score(model, &it.prompt, it.completions, GROUP, NULL, rows));
+    expect_planned((struct memory_request){.lora = 64}, "refscore with adapters");
+    model_free(&model);
+    assert_int_equal(it.memory->used, 0);
 }
 
 static void the_plan_holds_for_refscore_that_writes_answers(void **state) {
@@ -262,8 +267,8 @@ static status ranks_end_nothing(struct ranks *ranks, struct rank_exchange *excha
     return OK;
 }
 
-// Alone, or as the last of several ranks, of which the others have no leaf.
-static void expect_planned_training(int count, const char *what) {
+// Alone, or as the last of several ranks, of which the others have no leaf; all weights, or adapters.
+static void expect_planned_training(int count, int64_t lora, const char *what) {
     static const struct ranks_calls calls = {.begin = ranks_begin_nothing, .end = ranks_end_nothing};
     struct ranks ranks = {.calls = &calls, .own = count - 1, .count = count};
     static float old_logprobs[NEW_TOKENS];
@@ -271,15 +276,21 @@ static void expect_planned_training(int count, const char *what) {
     for (int i = 0; i < GROUP; i++)
         completions[i] =
             (struct train_completion){.completion = it.completions[i], .advantage = 1, .old_logprobs = old_logprobs};
-    struct model *model = open_model((struct model_options){
-        .training = true, .train_vision = true, .ema = true, .ranks = count > 1 ? &ranks : NULL});
+    struct model *model = open_model((struct model_options){.training = true,
+                                                            .train_vision = !lora,
+                                                            .ema = true,
+                                                            .lora = lora,
+                                                            .lora_alpha = 16,
+                                                            .ranks = count > 1 ? &ranks : NULL});
     for (int i = 0; i < 2; i++) {
         struct train_result result;
         MUST(model_turn(model, count));
         MUST(model_accumulate(model, &it.prompt, completions, GROUP, &(struct loss_options){0}, 1, &result));
         MUST(model_update_ema(model, 0.5));
     }
-    expect_planned((struct memory_request){.training = true, .train_vision = true, .ema = true, .ranks = count}, what);
+    expect_planned(
+        (struct memory_request){.training = true, .train_vision = !lora, .ema = true, .lora = lora, .ranks = count},
+        what);
     model_free(&model);
     assert_int_equal(it.memory->used, 0);
 }
@@ -287,8 +298,10 @@ static void expect_planned_training(int count, const char *what) {
 static void the_plan_holds_for_optim(void **state) {
     (void)state;
     if (!it.memory) skip();
-    expect_planned_training(1, "optim");
-    expect_planned_training(4, "optim, one of four ranks");
+    expect_planned_training(1, 0, "optim");
+    expect_planned_training(4, 0, "optim, one of four ranks");
+    expect_planned_training(1, 64, "optim of adapters");
+    expect_planned_training(4, 64, "optim of adapters, one of four ranks");
 }
 
 // ---- on the CPU ----
@@ -389,6 +402,16 @@ static void the_plan_holds_on_the_cpu(void **state) {
           .ema = true},
          host_train},
         {"refscore in bfloat16", {.precision = "bfloat16"}, {0}, host_score},
+        {"refscore with adapters", {.lora = 64, .lora_alpha = 16}, {.precision = "float32", .lora = 64}, host_score},
+        {"optim of adapters",
+         {.training = true, .ema = true, .lora = 64, .lora_alpha = 16},
+         {.precision = "float32",
+          .gradient_precision = "float32",
+          .moment_precision = "float32",
+          .training = true,
+          .ema = true,
+          .lora = 64},
+         host_train},
     };
     for (size_t i = 0; i < sizeof stages / sizeof *stages; i++) {
         int code = 0;
@@ -412,6 +435,8 @@ static void the_plan_holds_for_a_checkpoint(void **state) {
         {{.precision = "bfloat16", .moment_precision = "bfloat16", .train_vision = true}, {.train_vision = true}},
         {{.precision = "bfloat16", .moment_precision = "float32", .train_vision = true, .ema = true},
          {.moment_precision = "float32", .train_vision = true, .ema = true}},
+        {{.precision = "bfloat16", .moment_precision = "bfloat16", .ema = true, .lora = 4, .lora_alpha = 4},
+         {.ema = true, .lora = 4}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct model_options options = cases[i].options;

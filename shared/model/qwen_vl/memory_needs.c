@@ -26,9 +26,9 @@ static size_t memory_packed_elements(const struct fused_param *param) {
 // What the operations of kernels/cuda allocate for themselves: logits of a block of rows, in training of a part of the
 // vocabulary with their gradients and the head's input's; and in parts, one for each block of keys and each TILE_PARTS
 // tiles of queries that see it, the gradients of keys and values. To sample, four histograms of 2,048 bins of 8 bytes
-// for each row, and 4 KiB of sums.
+// for each row, and 4 KiB of sums. To convert adapters, which are float32 in their file, 4 MiB.
 enum { BLOCK_LOGITS = 1 << 27, MIN_BLOCK_ROWS = 128, PART_VOCABULARY = 8192, BLOCK_KEYS = 64, TILE_PARTS = 64 };
-enum { SAMPLE_ROW_BYTES = 4 * 2048 * 8 + 4096 };
+enum { SAMPLE_ROW_BYTES = 4 * 2048 * 8 + 4096, CONVERSION_BYTES = 4 << 20 };
 
 static size_t memory_grad_parts(struct heads heads, int64_t keys, int64_t queries) {
     int64_t tiles = memory_divide_up(queries * (heads.query / heads.key), BLOCK_KEYS);
@@ -80,6 +80,7 @@ static size_t memory_operations(const struct qwen_weights *weights, const struct
     const int64_t block = memory_min(targets, memory_max(BLOCK_LOGITS / vocabulary, MIN_BLOCK_ROWS));
     const int64_t part = request->training ? memory_min(vocabulary, PART_VOCABULARY) : 0;
     size_t logits = (size_t)memory_max(block * vocabulary, targets * part) * sizeof(float);
+    if (request->lora) logits += CONVERSION_BYTES;
     if (request->generates || request->continued_tokens) logits += (size_t)GENERATOR_ROWS * SAMPLE_ROW_BYTES;
     // Copies of the matrices of the tower's second product, whose rows may not be aligned: activations, weight, and in
     // training the gradients.
@@ -152,6 +153,23 @@ static size_t memory_list_divided(const struct parameter_table *table, int range
     return most;
 }
 
+// Makes the tables of a model and of its adapters, which the caller releases with memory_release_tables, and counts how
+// many ranges are trained. DATAERR as in model_open.
+static status memory_make_tables(const char *model, const struct memory_request *request, struct model_config *config,
+                                 struct qwen_weights *out, int *trained) {
+    TRY(model_config_read_shape(config, model));
+    TRY(qwen_weights_init(out, config));
+    status result = request->lora ? qwen_add_adapters(out, request->lora, 1, 0) : OK;
+    if (result != OK) weights_release(&out->base);
+    *trained = request->train_vision || request->lora ? qwen_trained(out)->table.range_count : TEXT_RANGES;
+    return result;
+}
+
+static void memory_release_tables(struct qwen_weights *weights) {
+    parameter_table_release(&weights->adapters.table);
+    parameter_table_release(&weights->base.table);
+}
+
 status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,
                           size_t *count) {
     struct model_config config;
@@ -160,15 +178,18 @@ status model_memory_needs(const char *model, const struct memory_request *reques
     *count = 0;
     assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
     assert(!request->on_cpu || (request->threads > 0 && !request->borrows));
-    TRY(model_config_read_shape(&config, model));
-    TRY(qwen_weights_init(&model_weights, &config));
-    const struct parameter_table *table = &model_weights.base.table;
+    int trained;
+    TRY(memory_make_tables(model, request, &config, &model_weights, &trained));
+    const struct parameter_table *base = &model_weights.base.table, *table = &qwen_trained(&model_weights)->table;
     const enum element type = memory_list_type(request->precision);
     const enum element grads = memory_list_type(request->gradient_precision);
     const enum element sums = request->sum_precision ? memory_list_type(request->sum_precision) : grads;
     const enum element moments = memory_list_type(request->moment_precision);
-    const int all = table->range_count, trained = request->train_vision ? all : TEXT_RANGES;
+    const int all = table->range_count;
     const size_t weights = param_array_bytes(table, all, type, type);
+    const size_t frozen = request->lora ? param_array_bytes(base, base->range_count, type, type) : 0;
+    if (!request->on_cpu || request->training)
+        memory_list_add(&list, "weights", frozen + (request->borrows ? 0 : weights));
     if (request->training) {
         const int ranks = request->ranks > 1 ? request->ranks : 1;
         const size_t remainders =
@@ -179,7 +200,6 @@ status model_memory_needs(const char *model, const struct memory_request *reques
             const size_t host = step_sums_traffic_bytes(table, trained, types, ranks, &traffic);
             if (request->on_cpu) traffic += host + shard_gather_bytes(table, table->bucket_count, type);
         }
-        memory_list_add(&list, "weights", request->borrows ? 0 : weights);
         memory_list_add(&list, "remainders of the weights", remainders);
         memory_list_add(&list, "sums of gradients", memory_list_divided(table, trained, sums, ELEMENT_F32, ranks));
         memory_list_add(&list, request->parts > 1 ? "gradients of a part of a group" : "gradients of a group",
@@ -191,8 +211,9 @@ status model_memory_needs(const char *model, const struct memory_request *reques
         // The CPU packs matrices, a tied embedding once more for the head, and holds one of them unpacked while it
         // loads them.
         size_t elements = 0, largest = 0;
-        for (size_t i = 0; i < table->fused_count; i++) {
-            const struct fused_param *param = table->fused[i];
+        for (size_t i = 0; i < base->fused_count + (request->lora ? table->fused_count : 0); i++) {
+            const bool in_base = i < base->fused_count;
+            const struct fused_param *param = in_base ? base->fused[i] : table->fused[i - base->fused_count];
             const size_t packed = memory_packed_elements(param);
             const bool embedding = param == &model_weights.embedding, matrix = param->rows > 1 && !embedding;
             elements += matrix ? packed : (size_t)(param->rows * param->columns);
@@ -201,13 +222,11 @@ status model_memory_needs(const char *model, const struct memory_request *reques
         }
         memory_list_add(&list, "weights", elements * element_size(type));
         memory_list_add(&list, "a matrix while it is loaded", largest * element_size(type));
-    } else {
-        memory_list_add(&list, "weights", request->borrows ? 0 : weights);
     }
     struct memory_request pass = *request;
     if (request->parts > 1) pass.group_size = memory_divide_up(request->group_size, request->parts);
     memory_add_passes(&list, &model_weights, &pass);
-    weights_release(&model_weights.base);
+    memory_release_tables(&model_weights);
     return OK;
 }
 
@@ -226,18 +245,19 @@ static uint64_t memory_tensor_bytes(const struct parameter_table *table, int ran
 status model_disk_needs(const char *model, const struct memory_request *request, struct model_file_bytes *out) {
     struct model_config config;
     struct qwen_weights model_weights;
-    TRY(model_config_read_shape(&config, model));
-    TRY(qwen_weights_init(&model_weights, &config));
-    const struct parameter_table *table = &model_weights.base.table;
-    const enum element type = memory_list_type(request->precision), stored = config.has_dtype ? config.dtype : type;
+    int trained;
+    TRY(memory_make_tables(model, request, &config, &model_weights, &trained));
+    const struct parameter_table *table = &qwen_trained(&model_weights)->table;
+    const enum element type = memory_list_type(request->precision);
+    const enum element stored = request->lora ? ELEMENT_F32 : config.has_dtype ? config.dtype : type;
     const enum element moments = memory_list_type(request->moment_precision);
-    const int all = table->range_count, trained = request->train_vision ? all : TEXT_RANGES;
+    const int all = table->range_count;
     const uint64_t master = memory_tensor_bytes(table, all, ELEMENT_F32, ELEMENT_F32);
     *out = (struct model_file_bytes){
         .model = memory_tensor_bytes(table, all, stored, stored),
         .state = (request->ema ? 2 : 1) * master + 2 * memory_tensor_bytes(table, trained, moments, ELEMENT_F32),
         .published = memory_tensor_bytes(table, all, type, type),
     };
-    weights_release(&model_weights.base);
+    memory_release_tables(&model_weights);
     return OK;
 }
