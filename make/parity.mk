@@ -5,11 +5,11 @@ TENSORBOARD_PYTHON ?= $(PEER_PYTHON)
 PROMETHEUS_PYTHON  ?= $(PEER_PYTHON)
 SEED        ?= 0
 
-.PHONY: parity parity-peer parity-model parity-classifier parity-events parity-metrics parity-answers
-parity: parity-model parity-classifier parity-events parity-metrics parity-answers ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
+.PHONY: parity parity-peer parity-model parity-adapters parity-classifier parity-events parity-metrics parity-answers
+parity: parity-model parity-adapters parity-classifier parity-events parity-metrics parity-answers ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
 
 parity-peer:
-	@test -n "$(PEER_PYTHON)" || { echo "make parity PEER_PYTHON=/path/to/python (with torch and transformers 4.51.3)"; exit 64; }
+	@test -n "$(PEER_PYTHON)" || { echo "make parity PEER_PYTHON=/path/to/python (with torch, transformers 4.51.3 and peft)"; exit 64; }
 
 parity-model: parity-peer $(BUILD)/tests/unit/model_parity $(BUILD)/tests/unit/model_losses $(BUILD)/tests/unit/model_bits
 	rm -rf $(BUILD)/parity/model $(BUILD)/parity/checkpoints
@@ -20,6 +20,14 @@ parity-model: parity-peer $(BUILD)/tests/unit/model_parity $(BUILD)/tests/unit/m
 	MODEL_GOLDEN=$(BUILD)/parity/model $(BUILD)/tests/unit/model_losses
 	MODEL_GOLDEN=$(BUILD)/parity/model MODEL_CHECKPOINTS=$(BUILD)/parity/checkpoints $(BUILD)/tests/unit/model_bits
 	$(PEER_PYTHON) tests/parity/load_checkpoint.py $(addprefix $(BUILD)/parity/checkpoints/,even pairs thirds clip)
+
+parity-adapters: parity-peer $(BUILD)/tests/unit/adapters_parity $(BUILD)/tests/unit/model_adapters # with PEFT
+	rm -rf $(BUILD)/parity/adapters $(BUILD)/parity/saved-adapters
+	mkdir -p $(BUILD)/parity/saved-adapters
+	$(PEER_PYTHON) tests/parity/make_adapter_golden.py tests/data/model $(BUILD)/parity/adapters
+	ADAPTER_GOLDEN=$(BUILD)/parity/adapters $(BUILD)/tests/unit/adapters_parity
+	MODEL_CHECKPOINTS=$(BUILD)/parity/saved-adapters $(BUILD)/tests/unit/model_adapters
+	$(PEER_PYTHON) tests/parity/load_adapter.py tests/data/model $(patsubst %,$(BUILD)/parity/saved-adapters/%-adapter,even pairs thirds clip)
 
 parity-classifier: parity-peer $(BUILD)/tests/unit/classifier_parity
 	rm -rf $(BUILD)/parity/classifier $(BUILD)/parity/classifiers

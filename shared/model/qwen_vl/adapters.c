@@ -20,9 +20,14 @@ static bool adapters_lack(struct config_scope scope, const char *key) {
 
 status adapters_config_read(struct adapters_config *out, const char *dir) {
     // Keys that change what is computed: their only value here is none, false or empty.
-    static const char *const others[] = {"use_dora",       "use_rslora",      "rank_pattern",
-                                         "alpha_pattern",  "modules_to_save", "layers_to_transform",
-                                         "fan_in_fan_out", "lora_bias",       "layer_replication"};
+    static const char *const others[] = {"use_dora",          "use_rslora",
+                                         "rank_pattern",      "alpha_pattern",
+                                         "modules_to_save",   "layers_to_transform",
+                                         "fan_in_fan_out",    "lora_bias",
+                                         "layer_replication", "use_qalora",
+                                         "use_bdlora",        "kasa_config",
+                                         "arrow_config",      "alora_invocation_tokens",
+                                         "monteclora_config"};
     struct arena arena = {0};
     struct json *root;
     const char *path = path_join(&arena, dir, config_file_name);
