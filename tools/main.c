@@ -30,6 +30,7 @@ const struct subcommand subcommands[] = {
     {"ls", ls_main, &ls_table, "list the active runs of this machine", .most = 0},
     {"make-demo-data", make_demo_data_main, &make_demo_data_table, "make clips and questions to try a training with",
      .least = 1, .most = 1},
+    {"merge", merge_main, &merge_table, "add an adapter (LoRA) to the weights of a model", .least = 3, .most = 3},
     {"pairs", pairs_main, &pairs_table, "make training data of the consistency model", .least = 1, .most = INT_MAX},
     {"plan", plan_main, &plan_table, "say what each stage takes of a GPU's memory", .pipeline = PIPELINE_ALONE},
     {"reference", reference_main, &reference_table, "print every key and field as Markdown", .most = 0},

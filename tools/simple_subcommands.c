@@ -1,6 +1,7 @@
-// The short subcommands: graph, keygen and tokenize.
+// The short subcommands: graph, keygen, merge and tokenize.
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
@@ -8,6 +9,7 @@
 #include "shared/base/signals.h"
 #include "shared/base/log.h"
 #include "shared/config/pipeline.h"
+#include "shared/model/model.h"
 #include "shared/text/chat_template.h"
 #include "shared/text/tokenizer.h"
 #include "shared/wire/transport.h"
@@ -68,6 +70,25 @@ status keygen_main(struct subcommand_call *call) {
 done:
     wire_security_release(&keys);
     return result;
+}
+
+// ---- caravan merge MODEL ADAPTER OUT ----
+
+const struct option_table merge_table = {
+    .program = "caravan merge",
+    .operands = "MODEL ADAPTER OUT",
+    .help = "writes a model directory with an adapter (LoRA) added to the weights of another",
+    .details = "ADAPTER is a directory with adapter_config.json and adapter_model.safetensors,\n"
+               "as PEFT writes it. The sums are rounded to the types of MODEL's weights: what\n"
+               "is smaller than a unit of their last place is lost.\n",
+};
+
+status merge_main(struct subcommand_call *call) {
+    const char *model = call->list[0], *out = call->list[2];
+    struct stat from, to;
+    if (stat(model, &from) == 0 && stat(out, &to) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
+        return fail(USAGE, "%s: MODEL cannot be OUT too", out);
+    return model_merge(model, call->list[1], out, 0);
 }
 
 // ---- tokenize ----

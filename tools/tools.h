@@ -110,6 +110,7 @@ subcommand_main init_main;
 subcommand_main judge_drawn_main;
 subcommand_main keygen_main;
 subcommand_main ls_main;
+subcommand_main merge_main;
 subcommand_main pairs_main;
 subcommand_main plan_main;
 subcommand_main reference_main;
@@ -126,8 +127,8 @@ subcommand_main view_main;
 // What each takes.
 extern const struct option_table agreement_table, ask_table, check_table, compare_table, curves_table, data_table,
     draw_table, eval_table, frames_tool_table, graph_table, groups_table, init_table, judge_drawn_table, keygen_table,
-    ls_table, make_demo_data_table, pairs_table, plan_table, reference_table, replay_table, report_table, run_table,
-    serve_table, stop_table, tokenize_table, top_table, train_consistency_table, view_table;
+    ls_table, make_demo_data_table, merge_table, pairs_table, plan_table, reference_table, replay_table, report_table,
+    run_table, serve_table, stop_table, tokenize_table, top_table, train_consistency_table, view_table;
 
 // `caravan program`, which `caravan run` starts: it parses its command line as a stage. Returns the exit code.
 int program_main(int argc, char **argv);

@@ -352,3 +352,55 @@ TEST(adapters_that_compute_otherwise_are_refused) {
     SCOPED(struct model_case, case_close) other = case_open("pairs");
     assert_int_equal(model_open(&model, other.dir, &options), DATAERR);
 }
+
+// The merged model's log-probabilities are those of the base with the adapter beside it, but for the rounding to the
+// stored type. Nothing else in the directory differs.
+TEST(a_merged_directory_computes_what_the_adapter_does) {
+    for (int c = 0; c < CASES; c++) {
+        SCOPED(struct model_case, case_close) it = case_open(case_names[c]);
+        const char *dir = unit_new_directory(), *merged_dir = path_join(&it.arena, dir, "merged");
+        struct model_options options = {.precision = "float32", .training = true, .lora = RANK, .lora_alpha = alpha};
+        SCOPED(struct model *, model_free) trained = case_model(&it, &options);
+        double norm;
+        for (int i = 0; i < 3; i++) {
+            case_accumulate(&it, trained);
+            MUST(model_step(trained, &rates, &norm));
+        }
+        MUST(model_save(trained, dir));
+        MUST(model_merge(it.dir, dir, merged_dir, 2));
+        SCOPED(struct model *, model_free) plain = case_model(&it, &(struct model_options){.precision = "float32"});
+        SCOPED(struct model *, model_free) merged = NULL;
+        options = (struct model_options){.device = case_device(), .precision = "float32"};
+        MUST(model_open(&merged, merged_dir, &options));
+        float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS], without[COMPLETIONS][MAX_TOKENS];
+        case_score(&it, trained, a);
+        case_score(&it, merged, b);
+        case_score(&it, plain, without);
+
+        SCOPED(struct safetensors *, safetensors_close) from = NULL, to = NULL;
+        MUST(safetensors_open_dir(&from, it.dir));
+        MUST(safetensors_open_dir(&to, merged_dir));
+        assert_int_equal(safetensors_count(from), safetensors_count(to));
+        int changed = 0;
+        for (size_t i = 0; i < safetensors_count(from); i++) {
+            const struct stored_tensor *one = safetensors_at(from, i), *other = safetensors_at(to, i);
+            assert_string_equal(one->name, other->name);
+            assert_string_equal(strrchr(one->file, '/'), strrchr(other->file, '/'));
+            assert_true(one->type == other->type && one->size == other->size);
+            changed += memcmp(one->data, other->data, one->size) != 0;
+        }
+        assert_true(changed > 0 && changed % 7 == 0);
+        const bool half = safetensors_at(from, 0)->type == ELEMENT_BF16;
+        const double change = relative_distance(a[0], without[0], COMPLETIONS * MAX_TOKENS);
+        const double distance = relative_distance(a[0], b[0], COMPLETIONS * MAX_TOKENS);
+        print_message("%s: log-probabilities differ by %.2g, changed by %.2g\n", case_names[c], distance, change);
+        assert_true(half ? distance < change / 3 : distance < 1e-5);
+        assert_true(path_exists(path_join(&it.arena, merged_dir, "generation_config.json")));
+    }
+    SCOPED(struct model_case, case_close) it = case_open("even");
+    const char *to = path_join(&it.arena, unit_new_directory(), "merged");
+    assert_int_equal(model_merge(it.dir, it.dir, to, 1), DATAERR); // no adapter
+    assert_int_equal(model_merge("/nowhere", "tests/data/adapters/even", to, 1), DATAERR);
+    assert_int_equal(model_merge(it.dir, "tests/data/adapters/pairs", to, 1), DATAERR);
+    assert_false(path_exists(to));
+}

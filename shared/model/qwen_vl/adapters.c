@@ -1,12 +1,16 @@
 #include "shared/model/qwen_vl/adapters.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "shared/base/file.h"
 #include "shared/base/rng.h"
 #include "shared/model/model.h"
 #include "shared/model/model_shapes.h"
+#include "shared/model/qwen_vl/qwen_weights.h"
+#include "shared/model/training_state.h"
 
 static const char config_file_name[] = "adapter_config.json";
 const char adapters_file[] = "adapter_model.safetensors";
@@ -101,5 +105,141 @@ status adapters_new(struct buf *image, const struct parameter_table *table, uint
     }
 done:
     buf_release(&header);
+    return result;
+}
+
+// ---- merging ----
+
+// What is passed along while matrices are merged.
+struct adapters_merge {
+    struct backend *backend;
+    struct buffer *buffers[3]; // F32: of the largest matrix, A and B
+    const struct parameter_table *table;
+    const struct stored_tensor **found; // of the table
+    float scale;
+};
+
+// *a, *b = the adapter's tensors of a matrix of the model; none if it has no adapter.
+static void adapters_find(const struct adapters_merge *merge, const struct parameter *matrix,
+                          const struct stored_tensor **a, const struct stored_tensor **b) {
+    char names[2][300]; // longer than those of the table
+    const struct stored_tensor **out[2] = {a, b};
+    for (int k = 0; k < 2; k++) {
+        *out[k] = NULL;
+        snprintf(names[k], sizeof names[k], "base_model.model.%.*s.lora_%c.weight",
+                 (int)(strlen(matrix->name) - strlen(".weight")), matrix->name, "AB"[k]);
+        for (size_t i = 0; i < merge->table->count; i++)
+            if (strcmp(merge->table->list[i].name, names[k]) == 0) *out[k] = merge->found[i];
+    }
+}
+
+static struct tensor adapters_tensor(struct buffer *buffer, const struct stored_tensor *stored) {
+    return (struct tensor){buffer, 0, ELEMENT_F32, stored->shape[0], stored->shape[1], stored->shape[1]};
+}
+
+// Uploads a file's tensor, which may be unaligned.
+static status adapters_upload(struct backend *backend, struct tensor out, const struct stored_tensor *stored) {
+    char *copy = NULL;
+    TRY(mem_new_large(&copy, stored->size, 1));
+    memcpy(copy, stored->data, stored->size);
+    const status result = backend->ops->upload(backend, out, copy, stored->type);
+    free(copy);
+    return result;
+}
+
+// data = W + scale * B A, in the type of W.
+static status adapters_merge_matrix(const struct adapters_merge *merge, const struct stored_tensor *stored,
+                                    const struct stored_tensor *stored_a, const struct stored_tensor *stored_b,
+                                    void *data) {
+    struct backend *backend = merge->backend;
+    const struct operations *ops = backend->ops;
+    const struct tensor whole = adapters_tensor(merge->buffers[0], stored),
+                        a = adapters_tensor(merge->buffers[1], stored_a),
+                        b = adapters_tensor(merge->buffers[2], stored_b);
+    struct weight *weight = NULL;
+    TRY(adapters_upload(backend, whole, stored));
+    TRY(adapters_upload(backend, a, stored_a));
+    TRY(adapters_upload(backend, b, stored_b));
+    TRY(ops->scale(backend, b, b, merge->scale));
+    TRY(ops->weight_new(backend, &weight, a, false));
+    status result = ops->linear_grad_input(backend, whole, b, weight, true); // += b A
+    if (result == OK) result = ops->download(backend, data, stored->type, whole);
+    ops->weight_free(backend, &weight);
+    return result;
+}
+
+// Writes one file of the store: its tensors [first, end).
+static status adapters_merge_file(const struct adapters_merge *merge, const struct safetensors *store, size_t first,
+                                  size_t end, const struct parameter_table *base,
+                                  const struct stored_tensor **base_found, const char *path) {
+    struct safetensors_writer *writer = NULL;
+    status result = safetensors_create(&writer, path, safetensors_at(store, first), end - first, true, NULL);
+    for (size_t i = first; result == OK && i < end; i++) {
+        const struct stored_tensor *stored = safetensors_at(store, i), *a = NULL, *b = NULL;
+        const struct parameter *parameter = parameter_of_stored(base, base_found, stored);
+        char *data = NULL;
+        if (parameter) adapters_find(merge, parameter, &a, &b);
+        if (a) result = mem_new_large(&data, stored->size, 1);
+        if (result == OK && a) result = adapters_merge_matrix(merge, stored, a, b, data);
+        if (result == OK) result = safetensors_write(writer, i - first, 0, a ? data : stored->data, stored->size);
+        safetensors_release_pages(stored);
+        free(data);
+    }
+    if (result == OK) return safetensors_finish(&writer);
+    safetensors_abort(&writer);
+    return result;
+}
+
+status model_merge(const char *dir, const char *adapter, const char *to, int threads) {
+    struct arena arena = {0};
+    struct model_config config;
+    struct adapters_config adapters;
+    struct qwen_weights weights = {0};
+    struct safetensors *store = NULL, *adapter_store = NULL;
+    struct adapters_merge merge = {0};
+    int64_t largest[3] = {0};
+    status result;
+    TRY_TO(result, done, model_config_read(&config, dir));
+    TRY_TO(result, done, adapters_config_read(&adapters, adapter));
+    TRY_TO(result, done, qwen_weights_init(&weights, &config));
+    TRY_TO(result, done, qwen_add_adapters(&weights, adapters.rank, 1, 0));
+    TRY_TO(result, done, safetensors_open_dir(&store, dir));
+    TRY_TO(result, done, safetensors_open(&adapter_store, path_join(&arena, adapter, adapters_file)));
+    const struct parameter_table *base = &weights.base.table;
+    const struct stored_tensor **base_found = arena_alloc(&arena, base->count * sizeof *base_found);
+    merge.table = &weights.adapters.table;
+    merge.found = arena_alloc(&arena, merge.table->count * sizeof *merge.found);
+    merge.scale = (float)(adapters.alpha / (double)adapters.rank);
+    TRY_TO(result, done, parameter_table_match(base, store, base_found));
+    TRY_TO(result, done, parameter_table_match(merge.table, adapter_store, merge.found));
+
+    TRY_TO(result, done, backend_open(&merge.backend, &(struct backend_options){.device = "cpu", .threads = threads}));
+    for (size_t i = 0; i < base->count; i++) {
+        const struct stored_tensor *a, *b;
+        adapters_find(&merge, &base->list[i], &a, &b);
+        const int64_t counts[] = {base->list[i].count, a ? stored_tensor_count(a) : 0, a ? stored_tensor_count(b) : 0};
+        for (int k = 0; a && k < 3; k++)
+            if (counts[k] > largest[k]) largest[k] = counts[k];
+    }
+    for (int k = 0; k < 3; k++)
+        TRY_TO(result, done,
+               merge.backend->ops->buffer_new(merge.backend, (size_t)largest[k] * sizeof(float), &merge.buffers[k]));
+    TRY_TO(result, done, dir_make(to));
+    for (size_t first = 0, end = 0; first < safetensors_count(store); first = end) { // one file after another
+        const char *file = safetensors_at(store, first)->file;
+        while (end < safetensors_count(store) && strcmp(safetensors_at(store, end)->file, file) == 0) end++;
+        const char *path = path_join(&arena, to, path_base_name(file));
+        TRY_TO(result, done, adapters_merge_file(&merge, store, first, end, base, base_found, path));
+    }
+    TRY_TO(result, done, checkpoint_copy_files(dir, to, store, NULL));
+    result = dir_sync(to);
+done:
+    for (int k = 0; merge.backend && k < 3; k++) merge.backend->ops->buffer_free(merge.backend, &merge.buffers[k]);
+    backend_close(&merge.backend);
+    safetensors_close(&adapter_store);
+    safetensors_close(&store);
+    parameter_table_release(&weights.adapters.table);
+    parameter_table_release(&weights.base.table);
+    arena_release(&arena);
     return result;
 }

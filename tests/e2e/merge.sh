@@ -1,0 +1,23 @@
+# caravan merge: adapters that PEFT has written are added to a model's weights, and what does not fit is exit 65.
+. tests/e2e/common.sh
+models=$PWD/tests/data/model adapters=$PWD/tests/data/adapters
+merge() { "$bin/caravan" merge "$@"; }
+
+merge "$models/even" "$adapters/even" "$work/merged" || fail "merge: exit $?"
+for file in "$models/even"/*.json; do
+    cmp "$file" "$work/merged/${file##*/}" || fail "${file##*/} is another one"
+done
+[ "$(stat -c %s "$models/even/model.safetensors")" = "$(stat -c %s "$work/merged/model.safetensors")" ] ||
+    fail "the weights have another size"
+! cmp -s "$models/even/model.safetensors" "$work/merged/model.safetensors" || fail "nothing was added"
+merge "$models/even" "$adapters/even" "$work/again" || fail "merge again: exit $?"
+cmp "$work/merged/model.safetensors" "$work/again/model.safetensors" || fail "merged twice, the weights differ"
+
+expect 64 'usage: caravan merge MODEL ADAPTER OUT' merge "$models/even" "$adapters/even"
+expect 64 'MODEL cannot be OUT too' merge "$work/merged" "$adapters/even" "$work/again/../merged"
+expect 65 'adapter_config.json' merge "$models/even" "$models/even" "$work/none"
+expect 65 'adapter_model.safetensors: tensor .* has shape' merge "$models/even" "$adapters/pairs" "$work/none"
+cp -r "$adapters/even" "$work/dora"
+sed -i 's/"use_dora": false/"use_dora": true/' "$work/dora/adapter_config.json"
+expect 65 'adapter_config.json: use_dora is not supported' merge "$models/even" "$work/dora" "$work/none"
+[ ! -e "$work/none" ] || fail "a merge that was refused has left something"
