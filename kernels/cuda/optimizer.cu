@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(SUM_BLOCK_THREADS)
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-static int64_t square_range_units(const struct square_range *range) {
+static int64_t optimizer_range_units(const struct square_range *range) {
     return (range->in.rows * range->in.columns + range->unit - 1) / range->unit;
 }
 
@@ -329,15 +329,15 @@ status cuda_square_sums(struct backend *backend, double *sums, const struct squa
     for (size_t i = 0; i < count; i++) {
         const struct tensor in = ranges[i].in;
         CHECK(tensor_is(in, -1, in.rows, in.columns) && tensor_dense(in));
-        CHECK(ranges[i].unit > 0 && ranges[i].unit % 64 == 0 && square_range_units(&ranges[i]) <= INT32_MAX);
-        units += square_range_units(&ranges[i]);
+        CHECK(ranges[i].unit > 0 && ranges[i].unit % 64 == 0 && optimizer_range_units(&ranges[i]) <= INT32_MAX);
+        units += optimizer_range_units(&ranges[i]);
     }
     if (units == 0) return OK;
     struct tensor scratch;
     TRY(cuda_scratch_tensor(cuda, CUDA_SCRATCH_SUMS, ELEMENT_U8, units, sizeof *sums, &scratch));
     for (size_t i = 0; i < count; i++) {
         const struct square_range *range = &ranges[i];
-        const int64_t elements = range->in.rows * range->in.columns, blocks = square_range_units(range);
+        const int64_t elements = range->in.rows * range->in.columns, blocks = optimizer_range_units(range);
         if (blocks == 0) continue;
         struct device_rows row = device_rows_of(tensor_reshape(range->in, 1, elements));
         LAUNCH_LAYOUT(layout_of(elements, &row, 1), square_sums_kernel, (unsigned)blocks, SUM_BLOCK_THREADS,

@@ -45,8 +45,8 @@ void stack_add_block(struct parameter_table *table, struct block *params, const 
     if (matrices) parameter_table_close_bucket(table, shape->use);
 }
 
-static void adapter_add(struct parameter_table *table, struct adapter *adapter, const struct stack_shape *shape,
-                        const struct layer_shape *layer, int block, int64_t rank) {
+static void stack_add_adapter(struct parameter_table *table, struct adapter *adapter, const struct stack_shape *shape,
+                              const struct layer_shape *layer, int block, int64_t rank) {
     int64_t parts = 0;
     while (parts < ADAPTED_PARTS && layer->names[parts]) parts++;
     for (int letter = 0; letter < 2; letter++) {
@@ -63,10 +63,10 @@ static void adapter_add(struct parameter_table *table, struct adapter *adapter, 
 
 void stack_add_adapters(struct parameter_table *table, struct block *params, const struct stack_shape *shape, int block,
                         int64_t rank) {
-    adapter_add(table, &params->qkv_adapter, shape, &shape->qkv, block, rank);
-    adapter_add(table, &params->out_adapter, shape, &shape->out, block, rank);
-    adapter_add(table, &params->gate_up_adapter, shape, &shape->gate_up, block, rank);
-    adapter_add(table, &params->down_adapter, shape, &shape->down, block, rank);
+    stack_add_adapter(table, &params->qkv_adapter, shape, &shape->qkv, block, rank);
+    stack_add_adapter(table, &params->out_adapter, shape, &shape->out, block, rank);
+    stack_add_adapter(table, &params->gate_up_adapter, shape, &shape->gate_up, block, rank);
+    stack_add_adapter(table, &params->down_adapter, shape, &shape->down, block, rank);
     parameter_table_close_bucket(table, shape->use);
 }
 
