@@ -15,6 +15,8 @@ static const struct model_prompt prompt = {.tokens = tokens, .count = 3};
 static const struct model_completion answers[] = {{&tokens[1], 2}, {&tokens[2], 3}};
 enum { ANSWERS = 2, LONGEST = 3 };
 
+static int64_t lora; // of the models of the present test; 0: they have no adapters
+
 static char memory_dir[] = "/tmp/caravan-memory-XXXXXX"; // where the emulator counts what processes have
 
 static const char *shared_device(void) {
@@ -61,8 +63,13 @@ static status lender_step(struct model *model) {
 
 static void lender_run(struct lender *lender, int from, int to) {
     struct model *model = NULL;
-    const struct model_options options = {
-        .device = shared_device(), .precision = "bfloat16", .training = true, .train_vision = true, .ema = true};
+    const struct model_options options = {.device = shared_device(),
+                                          .precision = "bfloat16",
+                                          .training = true,
+                                          .train_vision = !lora,
+                                          .ema = true,
+                                          .lora = lora,
+                                          .lora_alpha = 16};
     status result = lender->waits ? OK : model_open(&model, lender->it.dir, &options);
     for (char request; result == OK && read(from, &request, 1) == 1;) {
         struct answer answer = {0};
@@ -168,8 +175,9 @@ static bool same(const struct scores *a, const struct scores *b) {
 // NULL where there is no emulator; then the lender has ended. MODEL_DEVICE must be there.
 static struct model *borrower_open(struct lender *lender, const char *precision) {
     struct model *model = NULL;
-    status result =
-        model_open(&model, lender->it.dir, &(struct model_options){.device = shared_device(), .precision = precision});
+    status result = model_open(
+        &model, lender->it.dir,
+        &(struct model_options){.device = shared_device(), .precision = precision, .lora = lora, .lora_alpha = 16});
     if (result == OK) return model;
     print_message("%s: %s\n", getenv("MODEL_DEVICE") ? "failed" : "left out", fail_text());
     lender_end(lender, true);
@@ -180,7 +188,9 @@ static struct model *borrower_open(struct lender *lender, const char *precision)
 // The scores with the weights in a file, by a model that had none before.
 static struct scores score_file(const struct lender *lender, uint64_t hash) {
     struct model *model = case_model(
-        &lender->it, &(struct model_options){.device = shared_device(), .precision = "bfloat16", .no_weights = true});
+        &lender->it,
+        &(struct model_options){
+            .device = shared_device(), .precision = "bfloat16", .no_weights = true, .lora = lora, .lora_alpha = 16});
     MUST(model_swap(model, lender->file, 1, hash));
     assert_true(model_weights_intact(model));
     struct scores scores = score(model);
@@ -190,7 +200,7 @@ static struct scores score_file(const struct lender *lender, uint64_t hash) {
 
 // Borrowed weights give the bits of published ones; a step of the lender is seen at once, and a new version is the same
 // memory.
-TEST(weights_are_borrowed) {
+static void borrow(void) {
     SCOPED(struct lender, lender_release) lender = {0};
     lender_start(&lender, false, false);
     SCOPED(struct model *, model_free) model = borrower_open(&lender, "bfloat16");
@@ -239,12 +249,25 @@ TEST(weights_are_borrowed) {
     borrowed = score(model);
     assert_true(same(&borrowed, &first) && model_weights_intact(model));
     model_free(&model);
-    model = case_model(&lender.it,
-                       &(struct model_options){.device = shared_device(), .precision = "bfloat16", .no_weights = true});
+    model = case_model(
+        &lender.it,
+        &(struct model_options){
+            .device = shared_device(), .precision = "bfloat16", .no_weights = true, .lora = lora, .lora_alpha = 16});
     assert_int_equal(model_reset(model, lent.policy), DATAERR);
     MUST(model_reset(model, initial));
     borrowed = score(model);
     assert_true(same(&borrowed, &first));
+}
+
+TEST(weights_are_borrowed) {
+    borrow();
+}
+
+// The base is each process's own.
+TEST(adapters_are_borrowed) {
+    lora = 4;
+    borrow();
+    lora = 0;
 }
 
 // Copied weights stay as they are while the lender takes a step.
