@@ -203,6 +203,13 @@ TEST(what_cannot_be_adapted_is_refused) {
     }
     SCOPED(struct model *, model_free) scorer = case_model(&it, &options);
     MUST(model_swap(scorer, path, 1, hash));
+    struct model *moved = NULL; // of the same shape, with other weights
+    const char *moved_dir = path_join(&it.arena, unit_new_directory(), "merged");
+    MUST(model_merge(it.dir, "tests/data/adapters/even", moved_dir, 1));
+    options.device = case_device();
+    MUST(model_open(&moved, moved_dir, &options));
+    assert_int_equal(model_swap(moved, path, 1, hash), DATAERR);
+    model_free(&moved);
 }
 
 // A model without weights gets its adapters with the first swap.
