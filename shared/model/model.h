@@ -33,9 +33,9 @@ struct model_options {
     // the weights of the directory with other adapters. New ones, which change nothing, come from lora_seed.
     int64_t lora;
     double lora_alpha;
-    const char
-        *adapter; // a directory of PEFT's with adapters instead of new ones; lora and lora_alpha are its own or 0
     uint64_t lora_seed;
+    // A directory of PEFT's with adapters instead of new ones; lora and lora_alpha are 0 or what it says. NULL: none.
+    const char *adapter;
     // The weights come with the first model_swap or model_reset: until then none are loaded, and nothing that needs
     // them may be called. Those of the directory are only checked for being there, unless there are adapters: then they
     // alone come later. Not for training.

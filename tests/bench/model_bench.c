@@ -4,7 +4,7 @@
 // `answers` is `score` with 8 new tokens behind the first 120 of each completion. Prints one line: work, precision,
 // seconds, tokens of completions a second, the process's peak memory, processor seconds. `train` may be a step of
 // GROUPS groups by RANKS processes with so many THREADS each; then the line goes on with the bytes that a rank sends in
-// a step, and those that it would send if gradients were reduced and weights gathered in a ring.
+// a step, and those that it would send if a ring reduced the gradients and gathered the weights.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
