@@ -16,8 +16,10 @@ WITHOUT   ?=
 VERSION   := 0.1.0
 
 # msgpack-c calls itself msgpack in Debian 12 and msgpack-c in Debian 13.
-PACKAGES   = libzmq $(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack) lmdb libavformat libavcodec \
-             libswscale libavutil yaml-0.1 libpcre2-8 libutf8proc libxxhash libzstd
+PACKAGES   = libzmq $(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack) lmdb yaml-0.1 libpcre2-8 \
+             libutf8proc libxxhash libzstd
+# Opened when they are needed (shared/media/ffmpeg.h).
+FFMPEG    := libavformat libavcodec libswscale libavutil
 DEBIAN    := gcc g++ make pkg-config libzmq3-dev libmsgpack-dev liblmdb-dev libavformat-dev libavcodec-dev libswscale-dev \
              libavutil-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev libzstd-dev libdnnl-dev \
              libmicrohttpd-dev libcmocka-dev
@@ -31,7 +33,7 @@ SILENT    := $(findstring s,$(firstword -$(MAKEFLAGS)))
 say        = $(if $(V),,@$(if $(SILENT),,printf '%-4s %s\n' $(1) $(@:$(BUILD)/%=%);))
 
 # pkg-config runs once, when the first file is compiled: before `make deps` it may not be installed.
-PACKAGE_CFLAGS = $(eval PACKAGE_CFLAGS := $$(shell pkg-config --cflags $(PACKAGES)))$(PACKAGE_CFLAGS)
+PACKAGE_CFLAGS = $(eval PACKAGE_CFLAGS := $$(shell pkg-config --cflags $(PACKAGES) $(FFMPEG)))$(PACKAGE_CFLAGS)
 PACKAGE_LIBS   = $(eval PACKAGE_LIBS := $$(shell pkg-config --libs $(PACKAGES)) -ldnnl -lgomp)$(PACKAGE_LIBS)
 
 WARNINGS  := -Wall -Wextra -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wredundant-decls -Wpointer-arith \
@@ -39,7 +41,6 @@ WARNINGS  := -Wall -Wextra -Wstrict-prototypes -Wmissing-prototypes -Wold-style-
              -Wimplicit-fallthrough -Wno-enum-float-conversion $(WERROR)
 CPPFLAGS  += -I. -DCARAVAN_VERSION='"$(VERSION)"' $(PACKAGE_CFLAGS) -D_GNU_SOURCE
 CFLAGS    += -std=c17 $(OPTIMIZE) $(WARNINGS) -ffp-contract=off -fno-math-errno -pthread $(SANITIZE)
-# Most stages need few of these libraries, and starting with all of FFmpeg takes ten times as long.
 LDFLAGS   += -pthread -Wl,--as-needed $(SANITIZE)
 LDLIBS    += $(PACKAGE_LIBS) -lm
 
@@ -104,9 +105,11 @@ $(LIBRARY): $(LIB_OBJECTS)
 define stage_rule
 $(BUILD)/bin/caravan-$(1): $(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(1)/*.c)) $(LIBRARY)
 	@mkdir -p $$(@D)
-	$$(call say,LD)$(CC) $(LDFLAGS) -o $$@ $$^ $(LDLIBS)
+	$$(call say,LD)$$(CC) $$(LDFLAGS) -o $$@ $$^ $$(LDLIBS)
 endef
 $(foreach stage,$(STAGES),$(eval $(call stage_rule,$(stage))))
+# It always decodes. And so a Debian package knows that it needs FFmpeg.
+$(BUILD)/bin/caravan-frames: LDLIBS += -Wl,--no-as-needed $(shell pkg-config --libs $(FFMPEG))
 
 # The files of the page of a run, which are part of the program; its scripts are one.
 VIEW_FILES := $(addprefix $(BUILD)/tools/view/,index.html view.css view.js)

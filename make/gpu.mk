@@ -8,7 +8,8 @@ $(GPU_BENCH): $(GPU_BENCH_OBJECTS) $(LIBRARY)
 
 # ---- the archive ----
 
-# Programs that find their libraries beside themselves. They are linked with no_media.o, and so need no FFmpeg.
+# Programs that find their libraries beside themselves. None is linked with FFmpeg: the frames of
+# the archive's clips are in its store.
 PACK          := $(BUILD)/gpu
 PACK_CASES    := model_parity model_bits model_lending shared_buffers
 PACK_TESTS    := harness bench questions model_bench $(PACK_CASES)
@@ -17,7 +18,7 @@ PACK_LINK      = $(call say,LD)$(CC) $(LDFLAGS) -s -Wl,--as-needed -Wl,--disable
 
 # pack_rule PROGRAM,OBJECTS,LIBRARIES
 define pack_rule
-$(PACK)/bin/$(1): $(2) $(BUILD)/tests/gpu/no_media.o $(LIBRARY)
+$(PACK)/bin/$(1): $(2) $(LIBRARY)
 	@mkdir -p $$(@D)
 	$$(PACK_LINK) $(3)
 endef
@@ -27,7 +28,7 @@ $(PACK)/bin/model_bits: LDFLAGS += -Wl,--wrap=backend_open
 $(eval $(call pack_rule,bench,$(GPU_BENCH_OBJECTS)))
 $(eval $(call pack_rule,model_bench,$(BUILD)/tests/bench/model_bench.o))
 $(eval $(call pack_rule,questions,$(BUILD)/tests/gpu/questions.o))
-$(eval $(call pack_rule,caravan,$(patsubst %.c,$(BUILD)/%.o,$(filter-out tools/demo/clip_writer.c,$(TOOL_SOURCES))),-lmicrohttpd))
+$(eval $(call pack_rule,caravan,$(TOOL_SOURCES:%.c=$(BUILD)/%.o),-lmicrohttpd))
 $(eval $(call pack_rule,harness,$(OPS_SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/tests/support/guarded.o,-lcmocka))
 
 .PHONY: gpu-pack gpu-pack-programs gpu-check gpu-bench

@@ -1,21 +1,50 @@
 #include "shared/media/ffmpeg.h"
 
 #include <assert.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <libavutil/avstring.h>
-#include <libavutil/pixdesc.h>
-
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+
+// ---- functions ----
+
+struct ffmpeg_functions ffmpeg;
+
+#define avutil_FILE   "libavutil.so." AV_STRINGIFY(LIBAVUTIL_VERSION_MAJOR)
+#define avcodec_FILE  "libavcodec.so." AV_STRINGIFY(LIBAVCODEC_VERSION_MAJOR)
+#define avformat_FILE "libavformat.so." AV_STRINGIFY(LIBAVFORMAT_VERSION_MAJOR)
+#define swscale_FILE  "libswscale.so." AV_STRINGIFY(LIBSWSCALE_VERSION_MAJOR)
+
+status ffmpeg_open(void) {
+#define FFMPEG_PLACE(library, function) {library##_FILE, #function, offsetof(struct ffmpeg_functions, function)},
+    static const struct {
+        const char *file, *function;
+        size_t offset;
+    } places[] = {FFMPEG_FUNCTIONS(FFMPEG_PLACE)};
+#undef FFMPEG_PLACE
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static size_t found;
+    status result = OK;
+    pthread_mutex_lock(&mutex);
+    for (; result == OK && found < sizeof places / sizeof *places; found += result == OK) {
+        void *library = dlopen(places[found].file, RTLD_NOW | RTLD_LOCAL);
+        void *function = library ? dlsym(library, places[found].function) : NULL;
+        if (!function) result = fail(UNAVAILABLE, "FFmpeg cannot be loaded: %s", dlerror());
+        memcpy((char *)&ffmpeg + places[found].offset, &function, sizeof function);
+    }
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
 
 // ---- errors ----
 
@@ -26,7 +55,7 @@ static void ffmpeg_log(void *context, int level, const char *format, va_list arg
     if (level > AV_LOG_ERROR) return;
     int print_prefix = 1;
     char line[sizeof ffmpeg_last_error];
-    av_log_format_line2(context, level, format, arguments, line, sizeof line, &print_prefix);
+    ffmpeg.av_log_format_line2(context, level, format, arguments, line, sizeof line, &print_prefix);
     const char *message = line;
     for (const char *end; message[0] == '[' && (end = strstr(message, "] "));) message = end + 2;
     snprintf(ffmpeg_last_error, sizeof ffmpeg_last_error, "%s", message);
@@ -35,7 +64,7 @@ static void ffmpeg_log(void *context, int level, const char *format, va_list arg
 }
 
 static void ffmpeg_set_log_callback(void) {
-    av_log_set_callback(ffmpeg_log);
+    ffmpeg.av_log_set_callback(ffmpeg_log);
 }
 
 void ffmpeg_clear_error(void) {
@@ -53,7 +82,7 @@ status ffmpeg_fail(int code, const char *what) {
         munmap(block, INT_MAX);
         code = AVERROR_INVALIDDATA; // no machine has what the file asks for
     }
-    if (code) av_strerror(code, reason, sizeof reason);
+    if (code) ffmpeg.av_strerror(code, reason, sizeof reason);
     return fail(BAD_SAMPLE, "%s%s%s%s%s", what, reason[0] ? ": " : "", reason, ffmpeg_last_error[0] ? ": " : "",
                 ffmpeg_last_error);
 }
@@ -87,7 +116,7 @@ static int64_t demux_seek(void *context, int64_t offset, int whence) {
 static int demux_refuse_io_open(AVFormatContext *format, AVIOContext **io, const char *url, int flags,
                                 AVDictionary **options) {
     (void)io, (void)flags, (void)options;
-    av_log(format, AV_LOG_ERROR, "it refers to another file, '%.100s', which is not allowed\n", url);
+    ffmpeg.av_log(format, AV_LOG_ERROR, "it refers to another file, '%.100s', which is not allowed\n", url);
     return AVERROR(EACCES);
 }
 
@@ -104,11 +133,11 @@ static status demux_find_stream(struct demuxer *demuxer, enum demux_kind kind, c
         AVDictionary *options[MAX_STREAMS] = {0}; // for the decoders that FFmpeg may run: they get our limits, too
         unsigned count = format->nb_streams;
         for (unsigned i = 0; i < count && i < MAX_STREAMS; i++) {
-            av_dict_set_int(&options[i], "max_pixels", MAX_PIXELS, 0);
-            av_dict_set(&options[i], "threads", "1", 0);
+            ffmpeg.av_dict_set_int(&options[i], "max_pixels", MAX_PIXELS, 0);
+            ffmpeg.av_dict_set(&options[i], "threads", "1", 0);
         }
-        int code = avformat_find_stream_info(format, count <= MAX_STREAMS ? options : NULL);
-        for (unsigned i = 0; i < MAX_STREAMS; i++) av_dict_free(&options[i]);
+        int code = ffmpeg.avformat_find_stream_info(format, count <= MAX_STREAMS ? options : NULL);
+        for (unsigned i = 0; i < MAX_STREAMS; i++) ffmpeg.av_dict_free(&options[i]);
         if (code < 0) return ffmpeg_fail(code, "has no readable stream");
     }
     for (unsigned i = 0; i < format->nb_streams; i++) {
@@ -118,7 +147,7 @@ static status demux_find_stream(struct demuxer *demuxer, enum demux_kind kind, c
         return fail(BAD_SAMPLE, "has %d x %d pixels, at most %d million are allowed", stream->width, stream->height,
                     MAX_PIXELS / 1000000);
     }
-    int index = av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, codec, 0);
+    int index = ffmpeg.av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, codec, 0);
     if (index == AVERROR_DECODER_NOT_FOUND) return fail(BAD_SAMPLE, "FFmpeg has no decoder for its video");
     // The cover of an audio file is not a video.
     if (index < 0 || format->streams[index]->disposition & AV_DISPOSITION_ATTACHED_PIC)
@@ -138,24 +167,24 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
     if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
     if (file.st_size == 0) return fail(BAD_SAMPLE, "the file is empty");
     demuxer->size = file.st_size;
-    unsigned char *buffer = mem_checked(av_malloc(IO_BUFFER_SIZE));
+    unsigned char *buffer = mem_checked(ffmpeg.av_malloc(IO_BUFFER_SIZE));
     demuxer->io =
-        mem_checked(avio_alloc_context(buffer, IO_BUFFER_SIZE, 0, demuxer, demux_read_bytes, NULL, demux_seek));
-    demuxer->format = mem_checked(avformat_alloc_context());
+        mem_checked(ffmpeg.avio_alloc_context(buffer, IO_BUFFER_SIZE, 0, demuxer, demux_read_bytes, NULL, demux_seek));
+    demuxer->format = mem_checked(ffmpeg.avformat_alloc_context());
     demuxer->format->pb = demuxer->io;
     demuxer->format->io_open = demux_refuse_io_open;
     demuxer->format->flags |= AVFMT_FLAG_CUSTOM_IO;
     const AVInputFormat *format = NULL;
-    int code = av_probe_input_buffer2(demuxer->io, &format, NULL, demuxer->format, 0, 0);
+    int code = ffmpeg.av_probe_input_buffer2(demuxer->io, &format, NULL, demuxer->format, 0, 0);
     if (code < 0) return ffmpeg_fail(code, "cannot be opened");
     // FFmpeg opens what such a file refers to past io_open, and the key of the frames is a hash of this file alone.
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        if (av_match_name(lists[i], format->name))
+        if (ffmpeg.av_match_name(lists[i], format->name))
             return fail(BAD_SAMPLE, "it is a list of other files (%s), not a clip or an image", lists[i]);
     AVDictionary *limits = NULL; // nothing that the file names is opened, whatever opens it
-    av_dict_set(&limits, "protocol_whitelist", "none", 0);
-    code = avformat_open_input(&demuxer->format, NULL, format, &limits);
-    av_dict_free(&limits);
+    ffmpeg.av_dict_set(&limits, "protocol_whitelist", "none", 0);
+    code = ffmpeg.avformat_open_input(&demuxer->format, NULL, format, &limits);
+    ffmpeg.av_dict_free(&limits);
     if (code) return ffmpeg_fail(code, "cannot be opened");
     // The frame rate of a GIF is measured. FFmpeg 7 takes that of its shortest frame from the header instead.
     const bool gif = !strcmp(demuxer->format->iformat->name, "gif");
@@ -168,23 +197,23 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
 
 status demuxer_new_decoder(AVCodecContext **out, const struct demuxer *demuxer, const AVCodec *codec, int threads,
                            enum demux_kind kind) {
-    AVCodecContext *decoder = *out = mem_checked(avcodec_alloc_context3(codec));
-    int code = avcodec_parameters_to_context(decoder, demuxer->stream->codecpar);
+    AVCodecContext *decoder = *out = mem_checked(ffmpeg.avcodec_alloc_context3(codec));
+    int code = ffmpeg.avcodec_parameters_to_context(decoder, demuxer->stream->codecpar);
     if (code < 0) return ffmpeg_fail(code, "cannot set up its decoder");
     decoder->thread_count = threads;
     decoder->pkt_timebase = demuxer->stream->time_base;
     decoder->max_pixels = MAX_PADDED_PIXELS;
     if (kind == DEMUX_IMAGE) decoder->idct_algo = FF_IDCT_INT; // the nearest to libjpeg's
-    code = avcodec_open2(decoder, codec, NULL);
+    code = ffmpeg.avcodec_open2(decoder, codec, NULL);
     return code < 0 ? ffmpeg_fail(code, "cannot open its decoder") : OK;
 }
 
 void demuxer_close(struct demuxer *demuxer) {
-    avcodec_free_context(&demuxer->decoder);
-    if (demuxer->format) avformat_close_input(&demuxer->format);
+    ffmpeg.avcodec_free_context(&demuxer->decoder);
+    if (demuxer->format) ffmpeg.avformat_close_input(&demuxer->format);
     if (demuxer->io) {
-        av_freep(&demuxer->io->buffer);
-        avio_context_free(&demuxer->io);
+        ffmpeg.av_freep(&demuxer->io->buffer);
+        ffmpeg.avio_context_free(&demuxer->io);
     }
     if (demuxer->fd >= 0) close(demuxer->fd);
     *demuxer = (struct demuxer){.fd = -1};
@@ -193,41 +222,41 @@ void demuxer_close(struct demuxer *demuxer) {
 status demuxer_read(struct demuxer *demuxer, AVPacket *packet) {
     for (;;) {
         ffmpeg_clear_error();
-        int code = av_read_frame(demuxer->format, packet);
+        int code = ffmpeg.av_read_frame(demuxer->format, packet);
         // For a truncated file FFmpeg logs an error and then reports an ordinary end.
         if (code == AVERROR_EOF && !ffmpeg_last_error[0]) return END;
         if (code < 0) return ffmpeg_fail(code == AVERROR_EOF ? 0 : code, "the file is truncated");
         assert(packet->stream_index >= 0);
         if (packet->stream_index == demuxer->stream->index) break;
-        av_packet_unref(packet);
+        ffmpeg.av_packet_unref(packet);
     }
     if (!(packet->flags & AV_PKT_FLAG_CORRUPT)) return OK;
-    av_packet_unref(packet);
+    ffmpeg.av_packet_unref(packet);
     return ffmpeg_fail(0, "the file is truncated or damaged");
 }
 
 // ---- color ----
 
 status color_new_scaler(struct SwsContext **out, const AVFrame *frame, enum AVPixelFormat format, int flags) {
-    struct SwsContext *scaler = *out = sws_getContext(frame->width, frame->height, frame->format, frame->width,
-                                                      frame->height, format, flags, NULL, NULL, NULL);
+    struct SwsContext *scaler = *out = ffmpeg.sws_getContext(frame->width, frame->height, frame->format, frame->width,
+                                                             frame->height, format, flags, NULL, NULL, NULL);
     if (!scaler) {
-        const char *name = av_get_pix_fmt_name(frame->format);
+        const char *name = ffmpeg.av_get_pix_fmt_name(frame->format);
         return fail(BAD_SAMPLE, "its pixels (%s) cannot be converted", name ? name : "of an unknown format");
     }
     // Formats without a matrix (RGB, gray) have no details to set.
     int *table, *out_table, full_range, out_full_range, brightness, contrast, saturation;
-    if (sws_getColorspaceDetails(scaler, &table, &full_range, &out_table, &out_full_range, &brightness, &contrast,
-                                 &saturation) >= 0) {
+    if (ffmpeg.sws_getColorspaceDetails(scaler, &table, &full_range, &out_table, &out_full_range, &brightness,
+                                        &contrast, &saturation) >= 0) {
         if (frame->color_range != AVCOL_RANGE_UNSPECIFIED) full_range = frame->color_range == AVCOL_RANGE_JPEG;
-        (void)sws_setColorspaceDetails(scaler, sws_getCoefficients((int)frame->colorspace), full_range, out_table,
-                                       out_full_range, brightness, contrast, saturation);
+        (void)ffmpeg.sws_setColorspaceDetails(scaler, ffmpeg.sws_getCoefficients((int)frame->colorspace), full_range,
+                                              out_table, out_full_range, brightness, contrast, saturation);
     }
     return OK;
 }
 
 status color_scale(struct SwsContext *scaler, const AVFrame *frame, uint8_t *const *planes, const int *strides) {
-    int rows =
-        sws_scale(scaler, (const uint8_t *const *)frame->data, frame->linesize, 0, frame->height, planes, strides);
+    int rows = ffmpeg.sws_scale(scaler, (const uint8_t *const *)frame->data, frame->linesize, 0, frame->height, planes,
+                                strides);
     return rows == frame->height ? OK : fail(BAD_SAMPLE, "its pixels cannot be converted");
 }

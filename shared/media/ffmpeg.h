@@ -1,5 +1,5 @@
-// FFmpeg's log and error codes as our failures, a file opened for decoding, and frames as RGB. Used inside shared/media
-// and by the writer of the demos' clips.
+// FFmpeg's functions, its log and error codes as our failures, a file opened for decoding, and frames as RGB. Used
+// inside shared/media and by the writer of the demos' clips.
 //
 // The surprises: FFmpeg logs from a callback without a return value, so the last error that it logged is kept for each
 // thread. It never reaches the terminal. And FFmpeg reads a file through our callbacks and never learns its name. So no
@@ -11,9 +11,101 @@
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
+#include <libavutil/avstring.h>
+#include <libavutil/display.h>
+#include <libavutil/opt.h>
+#include <libavutil/pixdesc.h>
 #include <libswscale/swscale.h>
 
 #include "shared/base/status.h"
+
+// ---- functions ----
+
+// What is called of FFmpeg, and of which library. Programs are not linked with it: it brings over a hundred libraries,
+// with which each start takes fifty milliseconds, and most programs that may decode never do.
+#if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
+#define FFMPEG_SIDE_DATA(USE) USE(avcodec, av_packet_side_data_get)
+#else
+#define FFMPEG_SIDE_DATA(USE) USE(avformat, av_stream_get_side_data)
+#endif
+#define FFMPEG_FUNCTIONS(USE)                                                                                          \
+    USE(avutil, av_dict_free)                                                                                          \
+    USE(avutil, av_dict_set)                                                                                           \
+    USE(avutil, av_dict_set_int)                                                                                       \
+    USE(avutil, av_display_rotation_get)                                                                               \
+    USE(avutil, av_frame_alloc)                                                                                        \
+    USE(avutil, av_frame_free)                                                                                         \
+    USE(avutil, av_frame_get_buffer)                                                                                   \
+    USE(avutil, av_frame_make_writable)                                                                                \
+    USE(avutil, av_frame_unref)                                                                                        \
+    USE(avutil, av_free)                                                                                               \
+    USE(avutil, av_freep)                                                                                              \
+    USE(avutil, av_get_pix_fmt_name)                                                                                   \
+    USE(avutil, av_log)                                                                                                \
+    USE(avutil, av_log_format_line2)                                                                                   \
+    USE(avutil, av_log_set_callback)                                                                                   \
+    USE(avutil, av_log_set_level)                                                                                      \
+    USE(avutil, av_malloc)                                                                                             \
+    USE(avutil, av_match_name)                                                                                         \
+    USE(avutil, av_opt_set)                                                                                            \
+    USE(avutil, av_pix_fmt_desc_get)                                                                                   \
+    USE(avutil, av_strerror)                                                                                           \
+    USE(avcodec, av_packet_alloc)                                                                                      \
+    USE(avcodec, av_packet_clone)                                                                                      \
+    USE(avcodec, av_packet_free)                                                                                       \
+    USE(avcodec, av_packet_get_side_data)                                                                              \
+    USE(avcodec, av_packet_rescale_ts)                                                                                 \
+    USE(avcodec, av_packet_unref)                                                                                      \
+    USE(avcodec, avcodec_alloc_context3)                                                                               \
+    USE(avcodec, avcodec_descriptor_get)                                                                               \
+    USE(avcodec, avcodec_find_encoder)                                                                                 \
+    USE(avcodec, avcodec_flush_buffers)                                                                                \
+    USE(avcodec, avcodec_free_context)                                                                                 \
+    USE(avcodec, avcodec_open2)                                                                                        \
+    USE(avcodec, avcodec_parameters_from_context)                                                                      \
+    USE(avcodec, avcodec_parameters_to_context)                                                                        \
+    USE(avcodec, avcodec_receive_frame)                                                                                \
+    USE(avcodec, avcodec_receive_packet)                                                                               \
+    USE(avcodec, avcodec_send_frame)                                                                                   \
+    USE(avcodec, avcodec_send_packet)                                                                                  \
+    USE(avformat, av_find_best_stream)                                                                                 \
+    USE(avformat, av_interleaved_write_frame)                                                                          \
+    USE(avformat, av_probe_input_buffer2)                                                                              \
+    USE(avformat, av_read_frame)                                                                                       \
+    USE(avformat, av_write_trailer)                                                                                    \
+    USE(avformat, avformat_alloc_context)                                                                              \
+    USE(avformat, avformat_alloc_output_context2)                                                                      \
+    USE(avformat, avformat_close_input)                                                                                \
+    USE(avformat, avformat_find_stream_info)                                                                           \
+    USE(avformat, avformat_free_context)                                                                               \
+    USE(avformat, avformat_index_get_entries_count)                                                                    \
+    USE(avformat, avformat_index_get_entry)                                                                            \
+    USE(avformat, avformat_new_stream)                                                                                 \
+    USE(avformat, avformat_open_input)                                                                                 \
+    USE(avformat, avformat_write_header)                                                                               \
+    USE(avformat, avio_alloc_context)                                                                                  \
+    USE(avformat, avio_closep)                                                                                         \
+    USE(avformat, avio_context_free)                                                                                   \
+    USE(avformat, avio_open)                                                                                           \
+    USE(swscale, sws_freeContext)                                                                                      \
+    USE(swscale, sws_getCoefficients)                                                                                  \
+    USE(swscale, sws_getColorspaceDetails)                                                                             \
+    USE(swscale, sws_getContext)                                                                                       \
+    USE(swscale, sws_scale)                                                                                            \
+    USE(swscale, sws_setColorspaceDetails)                                                                             \
+    FFMPEG_SIDE_DATA(USE)
+
+struct ffmpeg_functions {
+#define FFMPEG_POINTER(library, function) __typeof__(function) *function;
+    FFMPEG_FUNCTIONS(FFMPEG_POINTER)
+#undef FFMPEG_POINTER
+};
+
+extern struct ffmpeg_functions ffmpeg;
+
+// Opens FFmpeg, the first time; every other function here, and all of `ffmpeg`, need it. The libraries are those of the
+// headers' major versions and stay open. UNAVAILABLE when one is missing, with the loader's reason.
+status ffmpeg_open(void);
 
 // ---- errors ----
 

@@ -54,7 +54,7 @@ static void color_double_row(int *out, const int *in, int count, int bits, int r
 
 // out[width] = the chroma samples of row y, upsampled as libjpeg does it.
 static void color_jpeg_chroma(const AVFrame *frame, int plane, int y, int *work, int *out) {
-    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    const AVPixFmtDescriptor *format = ffmpeg.av_pix_fmt_desc_get(frame->format);
     int x_shift = format->log2_chroma_w, y_shift = format->log2_chroma_h;
     assert(x_shift <= 1 && y_shift <= 1);
     int count = (frame->width + (1 << x_shift) - 1) >> x_shift, rows = (frame->height + (1 << y_shift) - 1) >> y_shift;
@@ -252,7 +252,7 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
     AVCodecContext *decoder = demuxer->decoder;
     bool drained = false;
     for (;;) {
-        int code = avcodec_receive_frame(decoder, frame);
+        int code = ffmpeg.avcodec_receive_frame(decoder, frame);
         if (code == 0) break;
         if (code == AVERROR_EOF) return ffmpeg_fail(0, "has no frame");
         if (code != AVERROR(EAGAIN)) return ffmpeg_fail(code, "cannot be decoded");
@@ -272,8 +272,8 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
             *png_color_type = packet->data[PNG_COLOR_TYPE_OFFSET];
         }
         ffmpeg_clear_error();
-        code = avcodec_send_packet(decoder, drained ? NULL : packet);
-        if (!drained) av_packet_unref(packet);
+        code = ffmpeg.avcodec_send_packet(decoder, drained ? NULL : packet);
+        if (!drained) ffmpeg.av_packet_unref(packet);
         if (code < 0 && code != AVERROR_EOF) return ffmpeg_fail(code, "cannot be decoded");
     }
     bool damaged = frame->flags & AV_FRAME_FLAG_CORRUPT || frame->decode_error_flags;
@@ -284,8 +284,8 @@ static void image_close(struct image_reader *reader) {
     free(reader->row);
     free(reader->scratch);
     demuxer_close(&reader->demuxer);
-    av_frame_free(&reader->converted);
-    av_frame_free(&reader->decoded);
+    ffmpeg.av_frame_free(&reader->converted);
+    ffmpeg.av_frame_free(&reader->decoded);
 }
 
 // Decodes an image, whose rows can then be read. BAD_SAMPLE when the file is missing or damaged. The caller closes it
@@ -293,16 +293,16 @@ static void image_close(struct image_reader *reader) {
 static status image_open(struct image_reader *reader, const char *path) {
     enum { PNG_GRAY_ALPHA = 4, PNG_RGB_ALPHA = 6 };
     int png_color_type = -1; // stays -1 unless the file is a PNG
-    AVFrame *frame = mem_checked(av_frame_alloc());
-    AVPacket *packet = mem_checked(av_packet_alloc());
+    AVFrame *frame = mem_checked(ffmpeg.av_frame_alloc());
+    AVPacket *packet = mem_checked(ffmpeg.av_packet_alloc());
     *reader = (struct image_reader){.decoded = frame, .frame = frame};
     status result = demuxer_open(&reader->demuxer, path, 1, DEMUX_IMAGE);
     if (result == OK) result = image_decode_first(&reader->demuxer, packet, frame, &png_color_type);
-    av_packet_free(&packet);
+    ffmpeg.av_packet_free(&packet);
     if (result != OK) return result;
     enum AVCodecID codec = reader->demuxer.decoder->codec_id;
     // Whether the frame's alpha channel is the file's own.
-    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    const AVPixFmtDescriptor *format = ffmpeg.av_pix_fmt_desc_get(frame->format);
     bool alpha = format && format->flags & AV_PIX_FMT_FLAG_ALPHA && !(format->flags & AV_PIX_FMT_FLAG_PAL) &&
                  codec != AV_CODEC_ID_GIF && codec != AV_CODEC_ID_MJPEG && codec != AV_CODEC_ID_BMP;
     if (png_color_type < 0)
@@ -312,18 +312,18 @@ static status image_open(struct image_reader *reader, const char *path) {
     reader->over_white = alpha;
     image_reader_set_layout(reader, codec);
     if (reader->layout == LAYOUT_NONE) {
-        AVFrame *rgb = mem_checked(av_frame_alloc());
+        AVFrame *rgb = mem_checked(ffmpeg.av_frame_alloc());
         reader->frame = reader->converted = rgb;
         rgb->format = alpha ? AV_PIX_FMT_RGBA : AV_PIX_FMT_RGB24;
         rgb->width = frame->width;
         rgb->height = frame->height;
-        if (av_frame_get_buffer(rgb, 0) < 0) return fail_oom();
+        if (ffmpeg.av_frame_get_buffer(rgb, 0) < 0) return fail_oom();
         // The flags that come nearest to what image libraries do.
         int flags = SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP;
         struct SwsContext *scaler = NULL;
         result = color_new_scaler(&scaler, frame, rgb->format, flags);
         if (result == OK) result = color_scale(scaler, frame, rgb->data, rgb->linesize);
-        sws_freeContext(scaler);
+        ffmpeg.sws_freeContext(scaler);
         TRY(result);
         image_reader_set_layout(reader, AV_CODEC_ID_NONE);
         assert(reader->layout != LAYOUT_NONE);
@@ -436,18 +436,19 @@ done:
 
 status contact_sheet_encode(const struct frames *frames, struct buf *out) {
     enum { GAP = 4, WHITE = 255 };
+    TRY(ffmpeg_open());
     ffmpeg_clear_error();
-    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
+    const AVCodec *codec = ffmpeg.avcodec_find_encoder(AV_CODEC_ID_PNG);
     if (!codec) return fail(UNAVAILABLE, "FFmpeg has no PNG encoder");
-    AVCodecContext *encoder = mem_checked(avcodec_alloc_context3(codec));
-    AVFrame *sheet = mem_checked(av_frame_alloc());
-    AVPacket *packet = mem_checked(av_packet_alloc());
+    AVCodecContext *encoder = mem_checked(ffmpeg.avcodec_alloc_context3(codec));
+    AVFrame *sheet = mem_checked(ffmpeg.av_frame_alloc());
+    AVPacket *packet = mem_checked(ffmpeg.av_packet_alloc());
     status result;
     int columns = (int)ceil(sqrt((double)frames->count)), rows = (frames->count + columns - 1) / columns;
     sheet->format = AV_PIX_FMT_RGB24;
     sheet->width = columns * (frames->width + GAP) - GAP;
     sheet->height = rows * (frames->height + GAP) - GAP;
-    TRY_TO(result, done, av_frame_get_buffer(sheet, 0) < 0 ? fail_oom() : OK);
+    TRY_TO(result, done, ffmpeg.av_frame_get_buffer(sheet, 0) < 0 ? fail_oom() : OK);
     for (int y = 0; y < sheet->height; y++)
         memset(sheet->data[0] + (ptrdiff_t)y * sheet->linesize[0], WHITE, (size_t)sheet->width * 3);
     size_t row = (size_t)frames->width * 3;
@@ -462,10 +463,10 @@ status contact_sheet_encode(const struct frames *frames, struct buf *out) {
     encoder->height = sheet->height;
     encoder->pix_fmt = AV_PIX_FMT_RGB24;
     encoder->time_base = (AVRational){1, 1};
-    int code = avcodec_open2(encoder, NULL, NULL);
-    if (code == 0) code = avcodec_send_frame(encoder, sheet);
-    if (code == 0) code = avcodec_send_frame(encoder, NULL);
-    if (code == 0) code = avcodec_receive_packet(encoder, packet);
+    int code = ffmpeg.avcodec_open2(encoder, NULL, NULL);
+    if (code == 0) code = ffmpeg.avcodec_send_frame(encoder, sheet);
+    if (code == 0) code = ffmpeg.avcodec_send_frame(encoder, NULL);
+    if (code == 0) code = ffmpeg.avcodec_receive_packet(encoder, packet);
     if (code) {
         ffmpeg_fail(code, "cannot encode a PNG");
         result = UNAVAILABLE;
@@ -473,9 +474,9 @@ status contact_sheet_encode(const struct frames *frames, struct buf *out) {
     }
     buf_append(out, packet->data, (size_t)packet->size);
 done:
-    av_packet_free(&packet);
-    av_frame_free(&sheet);
-    avcodec_free_context(&encoder);
+    ffmpeg.av_packet_free(&packet);
+    ffmpeg.av_frame_free(&sheet);
+    ffmpeg.avcodec_free_context(&encoder);
     return result;
 }
 

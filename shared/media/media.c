@@ -15,12 +15,14 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/media/decode.h"
+#include "shared/media/ffmpeg.h"
 
 // ---- files ----
 
 status media_decode(struct frames_view *view, const char *path, bool video, const struct sampling_config *sampling,
                     const struct media_options *options) {
     char content[256]; // of a small file
+    TRY(ffmpeg_open());
     if (video && !isnan(sampling->frame_rate)) return picture_clip_decode(view, path, sampling);
     const status result = video ? video_decode(view, path, sampling, options) : image_decode(view, path, sampling);
     if (result != BAD_SAMPLE) return result;

@@ -12,9 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <libavutil/display.h>
-#include <libavutil/mem.h>
-
 #include "shared/media/decode.h"
 #include "shared/media/ffmpeg.h"
 
@@ -56,7 +53,7 @@ static bool packet_index_is_keyframe(const AVPacket *packet, const AVCodecParame
     enum AVCodecID id = codec->codec_id;
     if (id == AV_CODEC_ID_VP8 || id == AV_CODEC_ID_VP9 || id == AV_CODEC_ID_AV1) return packet->flags & AV_PKT_FLAG_KEY;
     if (id != AV_CODEC_ID_H264 && id != AV_CODEC_ID_HEVC) {
-        const AVCodecDescriptor *descriptor = avcodec_descriptor_get(id);
+        const AVCodecDescriptor *descriptor = ffmpeg.avcodec_descriptor_get(id);
         return descriptor && descriptor->props & AV_CODEC_PROP_INTRA_ONLY && id != AV_CODEC_ID_APNG;
     }
     bool hevc = id == AV_CODEC_ID_HEVC, sps = false, pps = false, vps = false;
@@ -93,7 +90,7 @@ static bool packet_index_is_keyframe(const AVPacket *packet, const AVCodecParame
 }
 
 static void packet_index_drop_cache(struct packet_index *index) {
-    for (size_t i = 0; index->cached && i < index->count; i++) av_packet_free(&index->cached[i]);
+    for (size_t i = 0; index->cached && i < index->count; i++) ffmpeg.av_packet_free(&index->cached[i]);
     free(index->cached);
     index->cached = NULL;
 }
@@ -109,9 +106,9 @@ static status packet_index_build(struct packet_index *index, struct demuxer *dem
     *index = (struct packet_index){0};
     // The header of an MP4 file lists its samples; those of a truncated file lie beyond its end.
     bool mp4 = strstr(demuxer->format->iformat->name, "mp4") != NULL;
-    int count = mp4 ? avformat_index_get_entries_count(demuxer->stream) : 0, missing = 0;
+    int count = mp4 ? ffmpeg.avformat_index_get_entries_count(demuxer->stream) : 0, missing = 0;
     for (int i = 0; i < count; i++) {
-        const AVIndexEntry *entry = avformat_index_get_entry(demuxer->stream, i);
+        const AVIndexEntry *entry = ffmpeg.avformat_index_get_entry(demuxer->stream, i);
         missing += entry->pos + entry->size > demuxer->size;
     }
     if (missing) return fail(BAD_SAMPLE, "the file is truncated: %d of its %d frames are missing", missing, count);
@@ -120,14 +117,15 @@ static status packet_index_build(struct packet_index *index, struct demuxer *dem
     bool started = false;            // a key frame was read; packets before the first one cannot be decoded
     bool parameter_sets = false;     // see packet_index_is_keyframe
     bool parameters_changed = false; // in the middle of the stream, so no packet may be jumped over
-    AVPacket *packet = mem_checked(av_packet_alloc());
+    AVPacket *packet = mem_checked(ffmpeg.av_packet_alloc());
     status result;
-    for (; (result = demuxer_read(demuxer, packet)) == OK; index->count++, av_packet_unref(packet)) {
+    for (; (result = demuxer_read(demuxer, packet)) == OK; index->count++, ffmpeg.av_packet_unref(packet)) {
         GROW(&index->packets, index->count);
         if (cached_bytes <= MAX_CACHED_BYTES) GROW(&index->cached, index->count);
         started |= packet->flags & AV_PKT_FLAG_KEY;
-        parameters_changed |= index->count && (av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
-                                               av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL));
+        parameters_changed |=
+            index->count && (ffmpeg.av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
+                             ffmpeg.av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL));
         bool hidden = codec->codec_id == AV_CODEC_ID_VP8 && packet->size > 0 && !(packet->data[0] & VP8_SHOW_FRAME);
         index->packets[index->count] = (struct packet_info){
             .pts = packet->pts,
@@ -137,9 +135,9 @@ static status packet_index_build(struct packet_index *index, struct demuxer *dem
         cached_bytes += (size_t)packet->size + sizeof *packet;
         if (cached_bytes > MAX_CACHED_BYTES) packet_index_drop_cache(index);
         if (!index->cached) continue;
-        index->cached[index->count] = mem_checked(av_packet_clone(packet));
+        index->cached[index->count] = mem_checked(ffmpeg.av_packet_clone(packet));
     }
-    av_packet_free(&packet);
+    ffmpeg.av_packet_free(&packet);
     if (result != END) return result;
 
     NEW(&index->displayed, index->count);
@@ -183,8 +181,8 @@ static struct frame_size frame_rotated_size(const AVFrame *frame, int rotation) 
 }
 
 static void frame_converter_release(struct frame_converter *converter) {
-    sws_freeContext(converter->scaler);
-    av_free(converter->rgb);
+    ffmpeg.sws_freeContext(converter->scaler);
+    ffmpeg.av_free(converter->rgb);
     free(converter->rotated);
     resizer_free(&converter->resizer);
     *converter = (struct frame_converter){0};
@@ -205,7 +203,7 @@ static status frame_convert(struct frame_converter *converter, const AVFrame *fr
         TRY(color_new_scaler(&converter->scaler, frame, AV_PIX_FMT_RGB24, SWS_BILINEAR));
         // swscale may write up to a vector's length past the end of a row.
         converter->stride = (frame->width * 3 + 127) / 64 * 64;
-        converter->rgb = av_malloc((size_t)converter->stride * (size_t)frame->height + 64);
+        converter->rgb = ffmpeg.av_malloc((size_t)converter->stride * (size_t)frame->height + 64);
         if (!converter->rgb) return fail_oom();
         if (rotation) TRY(NEW_LARGE(&converter->rotated, (size_t)in.height * (size_t)in.width * 3));
         converter->format = frame->format;
@@ -299,11 +297,11 @@ static status video_decoder_send(struct video_decoder *decoder, const AVPacket *
     struct video *video = decoder->video;
     AVFrame *frame = decoder->frame;
     ffmpeg_clear_error();
-    int code = avcodec_send_packet(decoder->codec, packet);
+    int code = ffmpeg.avcodec_send_packet(decoder->codec, packet);
     if (code < 0 && code != AVERROR_EOF) TRY(video_decoder_note_error(decoder, code));
     status result = OK;
-    for (; result == OK; av_frame_unref(frame)) {
-        code = avcodec_receive_frame(decoder->codec, frame);
+    for (; result == OK; ffmpeg.av_frame_unref(frame)) {
+        code = ffmpeg.avcodec_receive_frame(decoder->codec, frame);
         if (code == AVERROR(EAGAIN) || code == AVERROR_EOF) return OK;
         if (code < 0) return video_decoder_note_error(decoder, code);
         int64_t pts = frame->pts;
@@ -334,7 +332,7 @@ static status video_decoder_send(struct video_decoder *decoder, const AVPacket *
 static status video_decode_packets(struct video_decoder *decoder, size_t first, size_t last) {
     struct video *video = decoder->video;
     AVCodecContext *codec = decoder->codec;
-    AVPacket *scratch = mem_checked(av_packet_alloc());
+    AVPacket *scratch = mem_checked(ffmpeg.av_packet_alloc());
     // In these codecs, leaving out frames that no other refers to changes no other frame.
     bool skip = !video->options.sequential && !video->by_index &&
                 (codec->codec_id == AV_CODEC_ID_H264 || codec->codec_id == AV_CODEC_ID_HEVC ||
@@ -352,7 +350,7 @@ static status video_decode_packets(struct video_decoder *decoder, size_t first, 
                 video->second_position = 0;
             }
             for (; video->second_position <= i; video->second_position++) {
-                av_packet_unref(scratch);
+                ffmpeg.av_packet_unref(scratch);
                 result = demuxer_read(&video->second_demuxer, scratch);
                 if (result == END) result = fail(BAD_SAMPLE, "the file changed while it was read");
                 if (result != OK) goto done;
@@ -364,8 +362,8 @@ static status video_decode_packets(struct video_decoder *decoder, size_t first, 
     }
     result = video_decoder_send(decoder, NULL);
 done:
-    avcodec_flush_buffers(codec);
-    av_packet_free(&scratch);
+    ffmpeg.avcodec_flush_buffers(codec);
+    ffmpeg.av_packet_free(&scratch);
     return result;
 }
 
@@ -408,13 +406,13 @@ static void decode_range_run(struct decode_range *range, struct video_decoder *d
 static void *decode_range_thread(void *argument) {
     struct decode_range_queue *queue = argument;
     const struct demuxer *demuxer = &queue->video->demuxer;
-    struct video_decoder decoder = {.video = queue->video, .frame = av_frame_alloc()};
+    struct video_decoder decoder = {.video = queue->video, .frame = ffmpeg.av_frame_alloc()};
     if (decoder.frame && demuxer_new_decoder(&decoder.codec, demuxer, demuxer->decoder->codec, 1, DEMUX_VIDEO) == OK) {
         for (int i; (i = atomic_fetch_add(&queue->next, 1)) < queue->count;)
             decode_range_run(&queue->ranges[i], &decoder);
     }
-    avcodec_free_context(&decoder.codec);
-    av_frame_free(&decoder.frame);
+    ffmpeg.avcodec_free_context(&decoder.codec);
+    ffmpeg.av_frame_free(&decoder.frame);
     frame_converter_release(&decoder.converter);
     return NULL;
 }
@@ -502,7 +500,7 @@ static status video_decode_samples(struct video *video) {
     if (video->index.displayed_count == 0) return fail(BAD_SAMPLE, "has no frame");
     video->decoder.video = video;
     video->decoder.codec = video->demuxer.decoder;
-    video->decoder.frame = mem_checked(av_frame_alloc());
+    video->decoder.frame = mem_checked(ffmpeg.av_frame_alloc());
     const AVStream *stream = video->demuxer.stream;
     const struct packet_index *index = &video->index;
     video->fps = av_q2d(stream->avg_frame_rate);
@@ -518,15 +516,15 @@ static status video_decode_samples(struct video *video) {
     const uint8_t *data = NULL;
     size_t size = 0;
 #if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
-    const AVPacketSideData *entry = av_packet_side_data_get(
+    const AVPacketSideData *entry = ffmpeg.av_packet_side_data_get(
         stream->codecpar->coded_side_data, stream->codecpar->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
     if (entry) data = entry->data, size = entry->size;
 #else
-    data = av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
+    data = ffmpeg.av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
 #endif
     // FFmpeg allocates side data with an alignment that suits every type.
     const int32_t *matrix = size >= 9 * sizeof *matrix ? (const int32_t *)(const void *)data : NULL;
-    double angle = matrix ? -av_display_rotation_get(matrix) : 0; // NaN: there is none
+    double angle = matrix ? -ffmpeg.av_display_rotation_get(matrix) : 0; // NaN: there is none
     angle -= 360 * floor(angle / 360 + 0.9 / 360);
     for (int rotation = 90; rotation < 360; rotation += 90)
         if (fabs(angle - rotation) < 1) video->rotation = rotation;
@@ -584,7 +582,7 @@ status video_decode(struct frames_view *view, const char *path, const struct sam
     free(video->pixels);
     free(video->decoded_times);
     frame_converter_release(&video->decoder.converter);
-    av_frame_free(&video->decoder.frame);
+    ffmpeg.av_frame_free(&video->decoder.frame);
     packet_index_drop_cache(&video->index);
     free(video->index.packets);
     free(video->index.displayed);

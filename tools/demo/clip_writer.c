@@ -3,9 +3,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include <libavutil/opt.h>
-#include <libswscale/swscale.h>
-
 #include "shared/base/memory.h"
 #include "shared/media/ffmpeg.h"
 
@@ -22,7 +19,7 @@ struct clip_writer {
 
 static status clip_writer_fail(const struct clip_writer *writer, const char *what, int code) {
     char reason[AV_ERROR_MAX_STRING_SIZE] = "";
-    av_strerror(code, reason, sizeof reason);
+    ffmpeg.av_strerror(code, reason, sizeof reason);
     return fail(UNAVAILABLE, "%s: cannot %s: %s", writer->file->url, what, reason);
 }
 
@@ -30,13 +27,14 @@ status clip_writer_open(struct clip_writer **out, const char *path, int width, i
     struct clip_writer *writer;
     status result;
     *out = NULL;
+    TRY(ffmpeg_open());
     NEW(&writer, 1);
-    av_log_set_level(AV_LOG_ERROR); // encoders log every video otherwise
-    int code = avformat_alloc_output_context2(&writer->file, NULL, "mp4", path);
-    if (code < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: cannot write: %s", path, av_err2str(code)));
-    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_H264);
+    ffmpeg.av_log_set_level(AV_LOG_ERROR); // encoders log every video otherwise
+    int code = ffmpeg.avformat_alloc_output_context2(&writer->file, NULL, "mp4", path);
+    if (code < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: FFmpeg cannot write MP4", path));
+    const AVCodec *codec = ffmpeg.avcodec_find_encoder(AV_CODEC_ID_H264);
     if (!codec) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: FFmpeg has no H.264 encoder", path));
-    AVCodecContext *encoder = writer->encoder = mem_checked(avcodec_alloc_context3(codec));
+    AVCodecContext *encoder = writer->encoder = mem_checked(ffmpeg.avcodec_alloc_context3(codec));
     encoder->width = width;
     encoder->height = height;
     encoder->time_base = (AVRational){1, rate};
@@ -45,26 +43,26 @@ status clip_writer_open(struct clip_writer **out, const char *path, int width, i
     encoder->thread_count = 1;
     encoder->gop_size = 12;
     if (writer->file->oformat->flags & AVFMT_GLOBALHEADER) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
-    av_opt_set(encoder->priv_data, "preset", "veryfast", 0); // options of libx264; other encoders lack them
-    av_opt_set(encoder->priv_data, "crf", "18", 0);
-    code = avcodec_open2(encoder, codec, NULL);
+    ffmpeg.av_opt_set(encoder->priv_data, "preset", "veryfast", 0); // options of libx264; other encoders lack them
+    ffmpeg.av_opt_set(encoder->priv_data, "crf", "18", 0);
+    code = ffmpeg.avcodec_open2(encoder, codec, NULL);
     if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "open the encoder", code));
-    writer->stream = mem_checked(avformat_new_stream(writer->file, NULL));
+    writer->stream = mem_checked(ffmpeg.avformat_new_stream(writer->file, NULL));
     writer->stream->time_base = encoder->time_base;
     writer->stream->avg_frame_rate = encoder->framerate;
-    code = avcodec_parameters_from_context(writer->stream->codecpar, encoder);
-    if (code >= 0) code = avio_open(&writer->file->pb, path, AVIO_FLAG_WRITE);
-    if (code >= 0) code = avformat_write_header(writer->file, NULL);
+    code = ffmpeg.avcodec_parameters_from_context(writer->stream->codecpar, encoder);
+    if (code >= 0) code = ffmpeg.avio_open(&writer->file->pb, path, AVIO_FLAG_WRITE);
+    if (code >= 0) code = ffmpeg.avformat_write_header(writer->file, NULL);
     if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "write", code));
     writer->header_written = true;
-    writer->scaler = mem_checked(sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height, AV_PIX_FMT_YUV420P,
-                                                SWS_BICUBIC, NULL, NULL, NULL));
-    writer->frame = mem_checked(av_frame_alloc());
-    writer->packet = mem_checked(av_packet_alloc());
+    writer->scaler = mem_checked(ffmpeg.sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height,
+                                                       AV_PIX_FMT_YUV420P, SWS_BICUBIC, NULL, NULL, NULL));
+    writer->frame = mem_checked(ffmpeg.av_frame_alloc());
+    writer->packet = mem_checked(ffmpeg.av_packet_alloc());
     writer->frame->format = AV_PIX_FMT_YUV420P;
     writer->frame->width = width;
     writer->frame->height = height;
-    code = av_frame_get_buffer(writer->frame, 0);
+    code = ffmpeg.av_frame_get_buffer(writer->frame, 0);
     if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "allocate a frame", code));
     *out = writer;
     return OK;
@@ -75,16 +73,16 @@ failure:
 
 // Sends a frame (NULL: the end) to the encoder and writes the packets that come out.
 static status clip_writer_encode(struct clip_writer *writer, const AVFrame *frame) {
-    int code = avcodec_send_frame(writer->encoder, frame);
+    int code = ffmpeg.avcodec_send_frame(writer->encoder, frame);
     if (code < 0) return clip_writer_fail(writer, "encode", code);
     for (;;) {
-        code = avcodec_receive_packet(writer->encoder, writer->packet);
+        code = ffmpeg.avcodec_receive_packet(writer->encoder, writer->packet);
         if (code == AVERROR(EAGAIN) || code == AVERROR_EOF) return OK;
         if (code >= 0) {
             if (!writer->packet->duration) writer->packet->duration = 1;
-            av_packet_rescale_ts(writer->packet, writer->encoder->time_base, writer->stream->time_base);
+            ffmpeg.av_packet_rescale_ts(writer->packet, writer->encoder->time_base, writer->stream->time_base);
             writer->packet->stream_index = writer->stream->index;
-            code = av_interleaved_write_frame(writer->file, writer->packet);
+            code = ffmpeg.av_interleaved_write_frame(writer->file, writer->packet);
         }
         if (code < 0) return clip_writer_fail(writer, "write", code);
     }
@@ -92,10 +90,10 @@ static status clip_writer_encode(struct clip_writer *writer, const AVFrame *fram
 
 status clip_writer_add(struct clip_writer *writer, const uint8_t *rgb) {
     AVFrame *frame = writer->frame;
-    int code = av_frame_make_writable(frame);
+    int code = ffmpeg.av_frame_make_writable(frame);
     if (code < 0) return clip_writer_fail(writer, "allocate a frame", code);
     int stride = 3 * frame->width;
-    int rows = sws_scale(writer->scaler, &rgb, &stride, 0, frame->height, frame->data, frame->linesize);
+    int rows = ffmpeg.sws_scale(writer->scaler, &rgb, &stride, 0, frame->height, frame->data, frame->linesize);
     if (rows != frame->height) return fail(UNAVAILABLE, "%s: cannot convert a frame", writer->file->url);
     frame->pts = writer->count++;
     return clip_writer_encode(writer, frame);
@@ -107,17 +105,17 @@ status clip_writer_close(struct clip_writer **out) {
     status result = OK;
     if (writer->header_written && writer->packet) {
         result = clip_writer_encode(writer, NULL);
-        int code = result == OK ? av_write_trailer(writer->file) : 0;
+        int code = result == OK ? ffmpeg.av_write_trailer(writer->file) : 0;
         if (code < 0) result = clip_writer_fail(writer, "write", code);
     }
-    av_packet_free(&writer->packet);
-    av_frame_free(&writer->frame);
-    sws_freeContext(writer->scaler);
-    avcodec_free_context(&writer->encoder);
+    ffmpeg.av_packet_free(&writer->packet);
+    ffmpeg.av_frame_free(&writer->frame);
+    ffmpeg.sws_freeContext(writer->scaler);
+    ffmpeg.avcodec_free_context(&writer->encoder);
     if (writer->file) {
-        int code = writer->file->pb ? avio_closep(&writer->file->pb) : 0;
+        int code = writer->file->pb ? ffmpeg.avio_closep(&writer->file->pb) : 0;
         if (code < 0 && result == OK) result = clip_writer_fail(writer, "write", code);
-        avformat_free_context(writer->file);
+        ffmpeg.avformat_free_context(writer->file);
     }
     free(writer);
     *out = NULL;
