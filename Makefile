@@ -131,6 +131,9 @@ $(BUILD)/bin/caravan: $(TOOL_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(call say,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+# Its own code computes little.
+$(BUILD)/tests/unit/%.o: override OPTIMIZE := -O0 -g
+
 # Unit tests of the tool's files.
 $(BUILD)/tests/unit/run_status: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,run_status.o run_status_text.o)
 

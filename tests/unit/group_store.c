@@ -203,7 +203,7 @@ TEST(old_sections_go) {
 
 // ---- summaries
 
-static const char *const rewarded =
+static const char rewarded[] =
     ",\"sample_id\":\"%s\",\"requires\":{\"policy\":0,\"reference\":0,\"exact\":1,\"order\":6},\"completions\":["
     "{\"text\":\"<think>t</think><answer>B</answer>\",\"finish\":\"eos\",\"tokens\":[1,2],\"logprobs\":[-0.5,-1.5]},"
     "{\"text\":\"B green.\",\"finish\":\"length\",\"tokens\":[1,2,3,4],\"logprobs\":[-0.25,-0.25,-2,-0.5]},"
