@@ -61,6 +61,7 @@ struct option {
     const char *other, *this_value, *other_value; // of the rule
     const char *below_run;                        // in a pipeline, where unset: this directory below the run's
     bool from_source;                             // in a pipeline, where unset: as the source has it
+    bool from_optim;                              // the same, as optim has it
     bool own;                                     // in a pipeline, where unset: not as the file has it
     bool same_as_source;                          // in a pipeline: it must have the source's value
     bool command_line_only;                       // not to be written in a pipeline file

@@ -222,9 +222,10 @@ void validate_pipeline(struct parsed_file *file) {
                 diagnostic_add(&file->diagnostics, machine->at, "%s: missing: %s", machine->name, option->name);
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) pipeline_validate_stage(file, &pipeline->stages[i]);
-    // Gives each stage the values of the file or the source for the keys that it lacks, and then its directories below
-    // the run's.
+    // Gives each stage the values of the file, the source or optim for the keys that it lacks, and then its directories
+    // below the run's.
     const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
+    const struct pipeline_stage *optim = pipeline_find_stage(pipeline, stage_kinds[STAGE_OPTIM].name);
     const struct key *run = key_list_find(&pipeline->keys, "run");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
@@ -243,6 +244,8 @@ void validate_pipeline(struct parsed_file *file) {
                 key = top;
             else if (option->from_source && source && source != stage)
                 key = key_list_find(&source->options.given, option->name);
+            else if (option->from_optim && optim && optim != stage)
+                key = key_list_find(&optim->options.given, option->name);
             if (key && key->value)
                 pipeline_set_at(stage, option->name, key->value, key->name_at, key->value_at);
             else if (!key && option->required &&

@@ -17,6 +17,7 @@
 #define COMMAND_LINE .command_line_only = true
 #define OWN          .own = true
 #define FROM_SOURCE  .from_source = true
+#define FROM_OPTIM   .from_optim = true
 #define AS_SOURCE    .from_source = true, .same_as_source = true
 // With this value, the other option must be given; with this value, the other option may not have that value.
 #define NEEDS(value, name) .rule = RULE_NEEDS, .this_value = (value), .other = (name)
@@ -57,6 +58,16 @@
 
 // clang-format off
 // Of several stages.
+#define OPT_ADAPTER \
+    MODEL_ENTRY(OPTION_INT, lora, "lora", .low = 0, .high = 4096, .default_value = "0", FROM_OPTIM, NOT_HASHED, .help = \
+            "rank of the adapters (LoRA) of the language model, which alone are trained then; 0: none, all is trained") \
+    MODEL_ENTRY(OPTION_NUMBER, lora_alpha, "lora_alpha", .low = 0, .high = UNBOUNDED, .default_value = "0", FROM_OPTIM, NOT_HASHED, .help = \
+            "an adapter's product counts lora_alpha / lora times; 0: once") \
+    MODEL_ENTRY(OPTION_INT, lora_seed, "lora_seed", .low = 0, .high = MAX_INTEGER, .default_value = "42", FROM_OPTIM, NOT_HASHED, .help = \
+            "seed of the random numbers with which adapters begin") \
+    MODEL_ENTRY(OPTION_FILE, adapter, "adapter", FROM_OPTIM, NOT_HASHED, .help = \
+            "directory of PEFT's with adapters to begin with, which has their rank and alpha")
+
 #define MEDIA_ROOT_HELP    "directory that relative media paths start from"
 #define MEDIA_OUTSIDE_HELP "refuse: a sample whose media lie outside media_root, all links followed, is quarantined"
 #define OPT_MEDIA \
@@ -144,6 +155,7 @@
 #define ROLLOUT_OPTIONS \
     OPT_MODEL("model directory in Hugging Face's layout", REQUIRED) \
     OPT_MODEL_MEDIA \
+    OPT_ADAPTER \
     OPT_GROUP_SIZE \
     OPT_NUMBER(temperature, "1.0", 0, 1000, "sampling temperature; 0 is greedy") \
     OPT_NUMBER(top_p, "0.95", MIN_POSITIVE, 1, "probability mass that nucleus sampling keeps; 1 is off") \
@@ -155,6 +167,7 @@
 #define REFSCORE_OPTIONS \
     OPT_MODEL("model directory in Hugging Face's layout", REQUIRED) \
     OPT_MODEL_MEDIA \
+    OPT_ADAPTER \
     OPT_CHOICE(span, "content", "content|released", \
             "which tokens are the answer: those between the tags, or the released code's rule") \
     OPT_CHOICE(logprobs, "answer", "answer|all", "all: also write the log-probability of each token") \
@@ -217,6 +230,7 @@
 #define OPTIM_OPTIONS \
     OPT_MODEL("model directory in Hugging Face's layout", REQUIRED) \
     OPT_MODEL_MEDIA \
+    OPT_ADAPTER \
     OPT_PATH(out, \
             "directory of checkpoints, metrics.jsonl and TensorBoard's event files", \
             REQUIRED, .below_run = "checkpoints", NOT_HASHED) \
@@ -242,7 +256,7 @@
             "mean over completions of the mean over their tokens, or mean over all tokens of the step") \
     OPT_NUMBER(clip_low, "0.2", 0, 1, "lower clip of the ratio, on stale data only") \
     OPT_NUMBER(clip_high, "0.2", 0, UNBOUNDED, "upper clip of the ratio, on stale data only") \
-    OPT_BOOL(train_vision, "true", "train the vision tower too") \
+    OPT_BOOL(train_vision, "true", "train the vision tower too; not with lora, which trains adapters alone") \
     OPT_INT(ema_every, "10", 0, MAX_INTEGER, "steps between two updates of the reference; 0 keeps the first model") \
     OPT_NUMBER(ema_decay, "0.995", 0, 1, "EMA decay of the reference; 1 freezes it") \
     OPT_INT(save_every, NONE, 1, MAX_INTEGER, \
@@ -296,6 +310,9 @@ struct frames_options {
 struct stage_model_options {
     struct common_options common;
     const char *dir; // `model`
+    int64_t lora, lora_seed;
+    double lora_alpha;
+    const char *adapter;
     OPT_MEDIA
     struct frames_options frames; // of the run's frames stage, without those of every stage: options `frames.NAME`
     REPLAY_OPTIONS

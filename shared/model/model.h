@@ -28,7 +28,7 @@ struct model_options {
     // 0 its input, 1 also its attention, 2 also its MLP; -1: as much as the device's memory allows, on the CPU 0. The
     // results are the same.
     int kept_activations;
-    // The rank of the adapters (LoRA) of the language model, and alpha: 0, and there are none. Then they alone are
+    // The rank of the adapters (LoRA) of the language model, 0: none; and alpha, 0: the rank. Then they alone are
     // trained, and have versions: what is swapped, published, lent and kept as state are theirs, and the reference is
     // the weights of the directory with other adapters. New ones, which change nothing, come from lora_seed.
     int64_t lora;

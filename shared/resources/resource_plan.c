@@ -76,6 +76,7 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
         if (!planned->on_cpu) mebibytes = PROCESS_DRIVER;
         request->on_cpu = planned->on_cpu;
         request->threads = threads;
+        if (optim || stage->kind->follows_weights) request->lora = values->model.lora;
         request->precision = resource_precision(common->precision, planned->on_cpu);
         request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
         request->training = optim;
@@ -87,7 +88,7 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
             planned->batch_tokens = values->consistency.batch_tokens;
         }
         if (optim) {
-            request->train_vision = values->optim.train_vision;
+            request->train_vision = values->optim.train_vision && !request->lora;
             request->ema = values->optim.ema_every > 0;
             request->parts = values->optim.parts;
             request->ranks = pipeline_stage_ranks(stage);

@@ -228,6 +228,10 @@ static status stage_model_start(struct stage_model *model, const struct stage_mo
         .threads = (int)given->common.threads,
         .precision = given->common.precision,
         .no_weights = follows || given->weights,
+        .lora = given->lora,
+        .lora_alpha = given->lora_alpha,
+        .lora_seed = (uint64_t)given->lora_seed,
+        .adapter = given->adapter,
     };
     TRY(model_open(&model->model, given->dir, &options));
     model->input.info = model_get_info(model->model);

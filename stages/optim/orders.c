@@ -68,10 +68,14 @@ status orders_open_model(struct model **model, const struct optim_options *optio
         .sum_precision = options->sum_precision,
         .moment_precision = options->moment_precision,
         .training = true,
-        .train_vision = options->train_vision,
+        .train_vision = options->train_vision && !options->model.lora && !options->model.adapter,
         .kept_activations = -1,
         .ema = options->ema_every > 0,
         .ranks = ranks,
+        .lora = options->model.lora,
+        .lora_alpha = options->model.lora_alpha,
+        .lora_seed = (uint64_t)options->model.lora_seed,
+        .adapter = options->model.adapter,
     };
     return model_open(model, options->model.dir, &model_options);
 }

@@ -174,7 +174,6 @@ TEST(adapters_compute_and_train_what_the_merged_model_does) {
 TEST(what_cannot_be_adapted_is_refused) {
     static const struct model_options wrong[] = {{.lora = -1, .lora_alpha = 1},
                                                  {.lora = MAX_LORA + 1, .lora_alpha = 1},
-                                                 {.lora = 4},
                                                  {.lora = 4, .lora_alpha = -1},
                                                  {.lora = 4, .lora_alpha = (double)NAN},
                                                  {.lora = 4, .lora_alpha = 4, .training = true, .train_vision = true}};

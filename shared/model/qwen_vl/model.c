@@ -92,6 +92,7 @@ static status model_load(struct model *model) {
         model->options.lora_alpha = found.alpha;
     }
     if (options->lora < 0 || options->lora > MAX_LORA) return fail(USAGE, "lora is not in 0..%d", MAX_LORA);
+    if (options->lora_alpha == 0) model->options.lora_alpha = (double)options->lora;
     if (options->lora && !(options->lora_alpha > 0)) return fail(USAGE, "lora_alpha is not positive");
     if (options->lora && options->train_vision) return fail(USAGE, "lora trains the language model alone");
     TRY(model_new_weights(model, type, &model->weights));

@@ -1,0 +1,41 @@
+# A training of adapters (LoRA): what is published and kept is theirs alone, sampler and trainer have the same bits, a killed
+# run goes on to the same bytes, any number of ranks gives them, and the checkpoint is an adapter that other stages take.
+. tests/e2e/common.sh
+. tests/e2e/run-helpers.sh
+make_data 2
+make_model
+make_pipeline "device: cpu"
+sed -i 's/groups_per_step: 2, epochs: 4/groups_per_step: 4, epochs: 8/; s/optim: {/optim: {device: cpu, save_every: 3, lora: 4, lora_alpha: 8, /' "$work/p.yaml"
+
+# files_of RUN: prints the hashes of the last checkpoint's files.
+files_of() { (cd "$work/$1/checkpoints/latest" && sha256sum -- *.safetensors adapter_config.json); }
+
+run one || fail "one: $(cat "$work/one.err")"
+check_steps one 8
+want=$(files_of one)
+[ "$(cd "$work/one/checkpoints/latest" && echo *.safetensors)" = "adapter_model.safetensors training.safetensors" ] ||
+    fail "the checkpoint has $(ls "$work/one/checkpoints/latest")"
+for file in "$work/one/weights"/*; do
+    [ "$(stat -c %s "$file")" -lt "$(($(stat -c %s "$work/model/model.safetensors") / 4))" ] || fail "$file has more than adapters"
+done
+[ "$(grep -c '"logprob_difference_max": 0,' "$work/one/metrics.jsonl")" = 8 ] || fail "sampler and trainer differ: $(cat "$work/one/metrics.jsonl")"
+
+run two --set optim.ranks=2 || fail "two ranks: $(cat "$work/two.err")"
+[ "$(files_of two)" = "$want" ] || fail "two ranks train something else"
+begin again
+wait_for_step again 4
+kill -KILL $pid
+wait $pid && fail "the supervisor was not killed"
+run again || fail "again: $(cat "$work/again.err")"
+[ "$(files_of again)" = "$want" ] || fail "a run that was killed trains something else"
+run other --set optim.lora_seed=43 || fail "another seed: $(cat "$work/other.err")"
+[ "$(files_of other)" != "$want" ] || fail "the seed changes nothing"
+
+# The checkpoint, an adapter, beside the model for any stage.
+rollout=("$bin/caravan-rollout" --stdio --store "$work/store" --model "$work/model" --group-size 2 --max-new-tokens 4)
+adapter=$work/one/checkpoints/latest
+"${rollout[@]}" --adapter "$adapter" </dev/null >"$work/out" || fail "an adapter: exit $?"
+expect 64 'has rank 4 and alpha 8' "${rollout[@]}" --adapter "$adapter" --lora 5
+expect 65 'adapter_config.json' "${rollout[@]}" --adapter "$work/model"
+run further --set adapter="$adapter" --set optim.lora=0 --set optim.lora_alpha=8 || fail "a training from an adapter: $(cat "$work/further.err")"
+[ "$(files_of further)" != "$want" ] || fail "the adapter changes nothing"
