@@ -256,7 +256,7 @@
             "mean over completions of the mean over their tokens, or mean over all tokens of the step") \
     OPT_NUMBER(clip_low, "0.2", 0, 1, "lower clip of the ratio, on stale data only") \
     OPT_NUMBER(clip_high, "0.2", 0, UNBOUNDED, "upper clip of the ratio, on stale data only") \
-    OPT_BOOL(train_vision, "true", "train the vision tower too; not with lora, which trains adapters alone") \
+    OPT_BOOL(train_vision, "true", "train the vision tower too; not with adapters, which are trained alone") \
     OPT_INT(ema_every, "10", 0, MAX_INTEGER, "steps between two updates of the reference; 0 keeps the first model") \
     OPT_NUMBER(ema_decay, "0.995", 0, 1, "EMA decay of the reference; 1 freezes it") \
     OPT_INT(save_every, NONE, 1, MAX_INTEGER, \

@@ -15,6 +15,7 @@ check_steps one 8
 want=$(files_of one)
 [ "$(cd "$work/one/checkpoints/latest" && echo *.safetensors)" = "adapter_model.safetensors training.safetensors" ] ||
     fail "the checkpoint has $(ls "$work/one/checkpoints/latest")"
+grep -q "\"base_model_name_or_path\": \"$(realpath "$work/model")\"" "$work/one/checkpoints/latest/adapter_config.json" || fail "another base is named"
 for file in "$work/one/weights"/*; do
     [ "$(stat -c %s "$file")" -lt "$(($(stat -c %s "$work/model/model.safetensors") / 4))" ] || fail "$file has more than adapters"
 done
@@ -30,6 +31,7 @@ run again || fail "again: $(cat "$work/again.err")"
 [ "$(files_of again)" = "$want" ] || fail "a run that was killed trains something else"
 run other --set optim.lora_seed=43 || fail "another seed: $(cat "$work/other.err")"
 [ "$(files_of other)" != "$want" ] || fail "the seed changes nothing"
+expect 64 'train_vision: true: with lora, adapters' "$bin/caravan" run "$work/p.yaml" --set run="$work/vision" --set optim.train_vision=true
 
 # The checkpoint, an adapter, beside the model for any stage.
 rollout=("$bin/caravan-rollout" --stdio --store "$work/store" --model "$work/model" --group-size 2 --max-new-tokens 4)

@@ -89,6 +89,12 @@ void inspect_values(struct inspection *inspection) {
     const struct pipeline_stage *source = &pipeline->stages[0], *optim = pipeline_optim(pipeline),
                                 *reward = pipeline_find_stage(pipeline, stage_kinds[STAGE_REWARD].name);
     if (optim) inspection_look_at_ranks(inspection, optim);
+    const char *vision = optim ? pipeline_value(optim, "train_vision") : NULL;
+    const struct stage_model_options *model = optim ? pipeline_options(optim) : NULL; // its first member
+    if (vision && !strcmp(vision, "true") && (model->lora || model->adapter))
+        inspection_add(inspection, MISTAKE, optim, "train_vision",
+                       "true: with %s, adapters of the language model alone are trained",
+                       model->lora ? "lora" : "adapter");
     if (!optim || source->kind != &stage_kinds[STAGE_SOURCE]) return;
     const struct source_options *source_values = pipeline_options(source);
     const struct optim_options *optim_values = pipeline_options(optim);

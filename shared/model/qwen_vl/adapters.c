@@ -58,6 +58,8 @@ done:
 status adapters_config_write(const struct adapters_config *config, const char *base, const char *dir) {
     struct arena arena = {0};
     struct buf text = {0};
+    char *whole = realpath(base, NULL);
+    if (whole) base = whole;
     buf_puts(&text, "{\n  \"base_model_name_or_path\": ");
     json_print_string(&text, base, strlen(base));
     buf_puts(&text, ",\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"bias\": \"none\",\n"
@@ -69,6 +71,7 @@ status adapters_config_write(const struct adapters_config *config, const char *b
                "\\\\.(self_attn\\\\.[qkvo]|mlp\\\\.(gate|up|down))_proj\"\n}\n",
                (long long)config->rank);
     const status result = file_write_atomic(path_join(&arena, dir, config_file_name), text.data, text.size);
+    free(whole);
     buf_release(&text);
     arena_release(&arena);
     return result;

@@ -18,7 +18,7 @@ struct adapters_config {
 // (other kinds than LoRA, DoRA, rsLoRA, trained biases, several ranks).
 status adapters_config_read(struct adapters_config *out, const char *dir);
 
-// Writes that file; `base` is the model directory that it names. UNAVAILABLE when the file system refuses.
+// Writes that file; `base` is the model directory, whose absolute path it names. UNAVAILABLE when the file system refuses.
 status adapters_config_write(const struct adapters_config *config, const char *base, const char *dir);
 
 // *image = the image of a safetensors file with new adapters' values for a table of them, float32: as in PEFT, A is
