@@ -76,6 +76,10 @@ enum { MEMORY_ITEMS = 12 };
 status model_memory_needs(const char *model, const struct memory_request *request, struct memory_item *out,
                           size_t *count);
 
+// *rank = that of the adapters which these options (lora, lora_alpha, adapter) give a model, 0: none. `model` is as in
+// model_memory_needs. USAGE as model_open; DATAERR when the directory `adapter` cannot be read or is another model's.
+status model_check_adapter(const char *model, const struct model_options *options, int64_t *rank);
+
 // The sizes of files that a model in training writes.
 struct model_file_bytes {
     uint64_t model, state; // of a checkpoint: the model directory's weights, and the training state

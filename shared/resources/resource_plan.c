@@ -76,7 +76,11 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
         if (!planned->on_cpu) mebibytes = PROCESS_DRIVER;
         request->on_cpu = planned->on_cpu;
         request->threads = threads;
-        if (optim || stage->kind->follows_weights) request->lora = values->model.lora;
+        if (optim || stage->kind->follows_weights) {
+            const struct model_options adapters = {
+                .lora = values->model.lora, .lora_alpha = values->model.lora_alpha, .adapter = values->model.adapter};
+            TRY(model_check_adapter(planned->model, &adapters, &request->lora));
+        }
         request->precision = resource_precision(common->precision, planned->on_cpu);
         request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
         request->training = optim;

@@ -39,5 +39,6 @@ adapter=$work/one/checkpoints/latest
 "${rollout[@]}" --adapter "$adapter" </dev/null >"$work/out" || fail "an adapter: exit $?"
 expect 64 'has rank 4 and alpha 8' "${rollout[@]}" --adapter "$adapter" --lora 5
 expect 65 'adapter_config.json' "${rollout[@]}" --adapter "$work/model"
+"$bin/caravan" check "$work/p.yaml" --set adapter="$adapter" --set optim.lora=0 --set optim.lora_alpha=8 >"$work/out" 2>&1 || fail "check: $(cat "$work/out")"
 run further --set adapter="$adapter" --set optim.lora=0 --set optim.lora_alpha=8 || fail "a training from an adapter: $(cat "$work/further.err")"
 [ "$(files_of further)" != "$want" ] || fail "the adapter changes nothing"

@@ -62,6 +62,16 @@ expect 65 "p.yaml:6:22: rollout: model: $work/bert/config.json: model_type is mo
 change 's#^model: model#model: Qwen/Qwen2.5-VL-3B-Instruct#'
 finds 2:8 'pipeline: model: .*: No such file or directory; .* hf download Qwen/Qwen2.5-VL-3B-Instruct'
 
+# Adapters: all stages have optim's, which are named once.
+cp -r tests/data/adapters/even "$work/adapter"
+adapted() { change "s#optim: {#optim: {adapter: adapter, ${1-}#"; }
+adapted && finds 9:22 "optim: adapter: $work/adapter: not adapters of $work/model: .*/adapter_model.safetensors: tensor .* has shape"
+adapted 'lora: 5, ' && finds 9:22 'optim: adapter: lora 5, lora_alpha 0: .*/adapter has rank [0-9]* and alpha'
+mv "$work/adapter/adapter_model.safetensors" "$work/moved"
+adapted && finds 9:22 'optim: adapter: .*/adapter_model.safetensors: No such file'
+rm "$work/adapter/adapter_config.json" && finds 9:22 'optim: adapter: .*/adapter_config.json: No such file'
+adapted 'train_vision: true, ' && expect 65 'p.yaml:9:45: optim: train_vision: true: with adapter, ' "$bin/caravan" check "$work/p.yaml"
+
 # The models of other stages: a consistency model, a judge, a tokenizer for supervised data.
 change 's/^  - reward: {}/  - consistency: {model: bert, device: cpu}\n  - reward: {method: cora}/'
 "$bin/caravan" check "$work/p.yaml" >"$work/out" 2>&1 || fail "a consistency model: $(cat "$work/out")"

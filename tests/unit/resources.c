@@ -57,6 +57,29 @@ TEST(checkpoints_on_the_disk_are_counted) {
     }
 }
 
+TEST(adapters_are_planned_with_the_rank_of_their_directory) {
+    // Adapters of "even" do not fit a shape that has a name, so the model is that directory.
+    static const char *const given[] = {"model=tests/data/model/even", "optim.adapter=tests/data/adapters/even",
+                                        "optim.save_every=100"},
+                             *const asked[] = {"model=tests/data/model/even", "optim.lora=3", "optim.save_every=100"},
+                             *const wrong[] = {"model=3b", "optim.adapter=tests/data/adapters/even"};
+    struct disk_needs by_directory, by_rank, all;
+    disk_of(&by_directory, given, 3);
+    disk_of(&by_rank, asked, 3);
+    assert_memory_equal(&by_directory, &by_rank, sizeof by_rank);
+    disk_of(&all, (const char *const[]){"model=tests/data/model/even", "optim.save_every=100"}, 2);
+    assert_true(by_rank.checkpoint < all.checkpoint / 4 && by_rank.published < all.published / 4);
+    SCOPED(struct pipeline *, pipeline_free) pipeline = read_pipeline("", training, given, 3);
+    SCOPED(struct resource_plan, resource_plan_release) plan = {0};
+    assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){0}), OK);
+    for (size_t i = 0; i < plan.count; i++) assert_int_equal(plan.stages[i].request.lora, plan.stages[i].model ? 3 : 0);
+    pipeline_free(&pipeline);
+    resource_plan_release(&plan);
+    pipeline = read_pipeline("", training, wrong, 2);
+    assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){0}), DATAERR);
+    assert_non_null(strstr(fail_text(), "not adapters of 3b"));
+}
+
 TEST(files_of_weights_are_counted) {
     struct disk_needs needs;
     disk_of(&needs, (const char *[]){"optim.ema_every=0", "reward.method=nokl", "frames.store_limit=1GB"}, 3);

@@ -31,7 +31,8 @@ static bool inspection_covers(const struct inspection *inspection, const struct 
 enum inspection_level { MISTAKE, WARNING };
 
 // Adds a mistake or a warning with a stage's key, where the key stands, or at the stage if it is not given; stage NULL:
-// with the file's key `run`. What was said of that place already is left out.
+// with the file's key `run`. What a stage inherits is the file's or optim's. What was said of that place already is
+// left out.
 __attribute__((format(printf, 5, 6))) static void inspection_add(struct inspection *inspection,
                                                                  enum inspection_level level,
                                                                  const struct pipeline_stage *stage, const char *name,
@@ -41,7 +42,12 @@ __attribute__((format(printf, 5, 6))) static void inspection_add(struct inspecti
                      *key = stage ? key_list_find(&stage->options.given, name) : NULL;
     const struct location at = key ? key->value_at : stage ? stage->at : inspection->pipeline->run_at;
     const bool of_file = !stage || (top && key && top->value_at.line == at.line && top->value_at.column == at.column);
-    const char *owner = of_file ? "pipeline" : stage->name;
+    const struct pipeline_stage *optim = pipeline_optim(inspection->pipeline);
+    const struct key *of_optim = optim ? key_list_find(&optim->options.given, name) : NULL;
+    const struct option *option = stage ? option_find(&stage->kind->options, name) : NULL;
+    const bool as_optim = option && option->from_optim && of_optim && of_optim->value_at.line == at.line &&
+                          of_optim->value_at.column == at.column;
+    const char *owner = of_file ? "pipeline" : as_optim ? optim->name : stage->name;
     const size_t length = strlen(name);
     char text[800], whole[900];
     va_list arguments;
@@ -182,6 +188,8 @@ void inspect_chat_templates(struct inspection *inspection) {
 void inspect_models(struct inspection *inspection) {
     const struct model_options options = {.device = "cpu", .threads = 1, .no_weights = true};
     const struct pipeline *pipeline = inspection->pipeline;
+    const struct diagnostics *diagnostics = inspection->diagnostics;
+    const size_t mistakes = diagnostics->count - diagnostics_warnings(diagnostics);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         const enum model_use use = inspection_model_use(stage);
@@ -217,6 +225,14 @@ void inspect_models(struct inspection *inspection) {
                 result = consistency_tokenizer_check(tokenizer, dir, vocab_size);
             if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
             tokenizer_free(&tokenizer);
+        }
+        if (use == MODEL_USE_ALL && diagnostics->count - diagnostics_warnings(diagnostics) == mistakes) {
+            const struct stage_model_options *own = pipeline_options(stage); // the first member
+            const struct model_options adapters = {
+                .lora = own->lora, .lora_alpha = own->lora_alpha, .adapter = own->adapter};
+            int64_t rank;
+            if (model_check_adapter(own->dir, &adapters, &rank) != OK)
+                inspection_add(inspection, MISTAKE, stage, "adapter", "%s", fail_text());
         }
         if (use != MODEL_USE_CLASSIFIER) continue;
         struct arena arena = {0};

@@ -7,7 +7,6 @@
 
 #include "shared/base/file.h"
 #include "shared/base/rng.h"
-#include "shared/model/model.h"
 #include "shared/model/model_shapes.h"
 #include "shared/model/qwen_vl/qwen_weights.h"
 #include "shared/model/training_state.h"
@@ -51,6 +50,47 @@ status adapters_config_read(struct adapters_config *out, const char *dir) {
         result = fail(DATAERR, "init_lora_weights \"%s\" is not supported", begun.data);
     if (result != OK) fail_prefix(result, "%s", path);
 done:
+    arena_release(&arena);
+    return result;
+}
+
+status adapters_settle(struct model_options *options) {
+    if (options->adapter) {
+        struct adapters_config found;
+        TRY(adapters_config_read(&found, options->adapter));
+        if ((options->lora && options->lora != found.rank) ||
+            (options->lora_alpha != 0 && options->lora_alpha != found.alpha))
+            return fail(USAGE, "lora %lld, lora_alpha %g: %s has rank %lld and alpha %g", (long long)options->lora,
+                        options->lora_alpha, options->adapter, (long long)found.rank, found.alpha);
+        options->lora = found.rank;
+        options->lora_alpha = found.alpha;
+    }
+    if (options->lora < 0 || options->lora > MAX_LORA) return fail(USAGE, "lora is not in 0..%d", MAX_LORA);
+    if (options->lora_alpha == 0) options->lora_alpha = (double)options->lora;
+    if (options->lora && !(options->lora_alpha > 0)) return fail(USAGE, "lora_alpha is not positive");
+    return OK;
+}
+
+status model_check_adapter(const char *model, const struct model_options *given, int64_t *rank) {
+    struct model_options options = *given;
+    struct arena arena = {0};
+    struct model_config config;
+    struct qwen_weights weights = {0};
+    struct safetensors *store = NULL;
+    status result;
+    TRY_TO(result, done, adapters_settle(&options));
+    *rank = options.lora;
+    if (!options.adapter) goto done;
+    TRY_TO(result, done, model_config_read_shape(&config, model));
+    TRY_TO(result, done, qwen_weights_init(&weights, &config));
+    TRY_TO(result, done, qwen_add_adapters(&weights, options.lora, 1, 0));
+    TRY_TO(result, done, safetensors_open(&store, path_join(&arena, options.adapter, adapters_file)));
+    result = parameter_table_check(&weights.adapters.table, store);
+    if (result != OK) fail_prefix(result, "%s: not adapters of %s", options.adapter, model);
+done:
+    safetensors_close(&store);
+    parameter_table_release(&weights.adapters.table);
+    parameter_table_release(&weights.base.table);
     arena_release(&arena);
     return result;
 }

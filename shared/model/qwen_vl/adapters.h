@@ -4,6 +4,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
+#include "shared/model/model.h"
 #include "shared/model/parameters.h"
 
 extern const char adapters_file[]; // "adapter_model.safetensors"
@@ -18,7 +19,12 @@ struct adapters_config {
 // (other kinds than LoRA, DoRA, rsLoRA, trained biases, several ranks).
 status adapters_config_read(struct adapters_config *out, const char *dir);
 
-// Writes that file; `base` is the model directory, whose absolute path it names. UNAVAILABLE when the file system refuses.
+// Sets lora and lora_alpha of a model's options to those of its adapters. USAGE when they are out of range or not those
+// of the directory `adapter`; DATAERR as adapters_config_read.
+status adapters_settle(struct model_options *options);
+
+// Writes that file; `base` is the model directory, whose absolute path it names. UNAVAILABLE when the file system
+// refuses.
 status adapters_config_write(const struct adapters_config *config, const char *base, const char *dir);
 
 // *image = the image of a safetensors file with new adapters' values for a table of them, float32: as in PEFT, A is

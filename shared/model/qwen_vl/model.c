@@ -81,19 +81,7 @@ static status model_load(struct model *model) {
     if (options->ranks && (!options->training || options->ranks->count == 1)) model->options.ranks = NULL;
     if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
         return fail(USAGE, "there is no level %d of kept activations", options->kept_activations);
-    if (options->adapter) {
-        struct adapters_config found;
-        TRY(adapters_config_read(&found, options->adapter));
-        if ((options->lora && options->lora != found.rank) ||
-            (options->lora_alpha != 0 && options->lora_alpha != found.alpha))
-            return fail(USAGE, "lora %lld, lora_alpha %g: %s has rank %lld and alpha %g", (long long)options->lora,
-                        options->lora_alpha, options->adapter, (long long)found.rank, found.alpha);
-        model->options.lora = found.rank;
-        model->options.lora_alpha = found.alpha;
-    }
-    if (options->lora < 0 || options->lora > MAX_LORA) return fail(USAGE, "lora is not in 0..%d", MAX_LORA);
-    if (options->lora_alpha == 0) model->options.lora_alpha = (double)options->lora;
-    if (options->lora && !(options->lora_alpha > 0)) return fail(USAGE, "lora_alpha is not positive");
+    TRY(adapters_settle(&model->options));
     if (options->lora && options->train_vision) return fail(USAGE, "lora trains the language model alone");
     TRY(model_new_weights(model, type, &model->weights));
     text_rope_init(&model->text_rope, &config->text, type);
