@@ -292,6 +292,16 @@ void dir_remove_old(const char *path, const char *prefix, const char *keep, int6
     if (dir) closedir(dir);
 }
 
+status dir_check_model(const char *path) {
+    struct arena arena = {0};
+    const bool adapters = path_exists(path_join(&arena, path, "adapter_config.json")) &&
+                          !path_exists(path_join(&arena, path, "config.json"));
+    arena_release(&arena);
+    if (!adapters) return OK;
+    return fail(DATAERR, "%s: adapters, not a model: give the model that they belong to, and this directory as adapter",
+                path);
+}
+
 bool path_exists(const char *path) {
     struct stat stat;
     return lstat(path, &stat) == 0;

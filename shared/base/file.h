@@ -116,6 +116,10 @@ status dir_remove(const char *path);
 // last `seconds` (0: none). A file that cannot be removed stays; a missing directory is fine.
 void dir_remove_old(const char *path, const char *prefix, const char *keep, int64_t seconds);
 
+// DATAERR, which says what to do, if a directory has adapters (LoRA), as PEFT writes them, where a model is wanted; OK
+// for any other one.
+status dir_check_model(const char *path);
+
 // Whether `path` exists, as a dangling symbolic link too.
 bool path_exists(const char *path);
 

@@ -80,6 +80,10 @@ status model_memory_needs(const char *model, const struct memory_request *reques
 // model_memory_needs. USAGE as model_open; DATAERR when the directory `adapter` cannot be read or is another model's.
 status model_check_adapter(const char *model, const struct model_options *options, int64_t *rank);
 
+// *base, in the arena = the model directory that a directory of adapters names as its own; NULL if `dir` is no such
+// directory. DATAERR when that is not there.
+status model_find_base(const char **base, struct arena *arena, const char *dir);
+
 // The sizes of files that a model in training writes.
 struct model_file_bytes {
     uint64_t model, state; // of a checkpoint: the model directory's weights, and the training state

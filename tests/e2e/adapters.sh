@@ -42,3 +42,33 @@ expect 65 'adapter_config.json' "${rollout[@]}" --adapter "$work/model"
 "$bin/caravan" check "$work/p.yaml" --set adapter="$adapter" --set optim.lora=0 --set optim.lora_alpha=8 >"$work/out" 2>&1 || fail "check: $(cat "$work/out")"
 run further --set adapter="$adapter" --set optim.lora=0 --set optim.lora_alpha=8 || fail "a training from an adapter: $(cat "$work/further.err")"
 [ "$(files_of further)" != "$want" ] || fail "the adapter changes nothing"
+
+# What a person does with it: ask the run or the checkpoint, evaluate it as the run's last line says, ask that evaluation,
+# and replay the run. The answers are neither the model's own nor those of other adapters.
+answer() { "$bin/caravan" ask "$@" --device cpu --threads 1 --json --max-new-tokens 8 "What is it?" 2>"$work/err" | sed 's/.*"completions"/"completions"/; s/,"times".*//'; }
+answer "$work/one" >"$work/answer"
+grep -q '"logprobs":\[-' "$work/answer" || fail "the run does not answer: $(cat "$work/err")"
+answer "$adapter" | cmp - "$work/answer" || fail "the checkpoint answers otherwise"
+answer "$work/model" | cmp -s - "$work/answer" && fail "the adapter is not asked"
+answer "$work/other" | cmp -s - "$work/answer" && fail "the adapters do not matter"
+sed 's/^  - refscore.*//; s/^  - reward.*/  - score: {}/; s/^  - force.*//; s/^  - optim.*//; s/group_size: 2, groups_per_step: 4, epochs: 8/group_size: 1/' "$work/p.yaml" >"$work/eval.yaml"
+next=$(grep -o -- '--set model=.* --set adapter=CHECKPOINT' "$work/one.err") || fail "the run ends with: $(cat "$work/one.err")"
+"$bin/caravan" run "$work/eval.yaml" --set run="$work/eval" ${next/CHECKPOINT/$adapter} 2>"$work/err" || fail "eval: $(cat "$work/err")"
+"$bin/caravan" eval "$work/eval" | grep -q . || fail "nothing was evaluated"
+answer "$work/eval" | cmp - "$work/answer" || fail "the evaluation answers otherwise"
+for stage in rollout refscore; do
+    "$bin/caravan" replay "$work/one" --stage $stage >"$work/out" 2>"$work/err" || fail "replay $stage: $(cat "$work/out" "$work/err")"
+    tail -n 1 "$work/out" | grep -qx '\([0-9]*\) groups: \1 equal to the bit, 0 differ' || fail "replay $stage: $(cat "$work/out")"
+done
+
+# Adapters where a model is wanted.
+not_a_model="$adapter: adapters, not a model: give the model that they belong to"
+expect 65 "$not_a_model" "$bin/caravan" run "$work/p.yaml" --set run="$work/none" --set model="$adapter" --set optim.lora=0 --set optim.lora_alpha=0
+expect 64 "$not_a_model" "$bin/caravan" check "$work/p.yaml" --set model="$adapter"
+grep -q ': 1 mistake$' "$work/err" || fail "more than one mistake: $(cat "$work/err")"
+expect 65 "$not_a_model" "$bin/caravan" plan "$work/p.yaml" --set model="$adapter"
+expect 65 "$not_a_model" "$bin/caravan" merge "$adapter" "$work/model" "$work/none"
+expect 65 "$not_a_model" "$bin/caravan" tokenize --model "$adapter"
+cp -rL "$adapter" "$work/moved"
+sed -i 's#"base_model_name_or_path": "[^"]*"#"base_model_name_or_path": "/nowhere"#' "$work/moved/adapter_config.json"
+expect 65 "$work/moved: its model, /nowhere, is not here; caravan merge MODEL" "$bin/caravan" ask "$work/moved" "What is it?"

@@ -298,7 +298,10 @@ void run_end_lines(const struct deployment *deployment, const struct run_status 
     const struct source_options *source = pipeline_options(&pipeline->stages[0]);
     const bool limited = source->max_steps != 0; // by the steps or by the data: twice both is enough
     buf_printf(out, "newest checkpoint: %s\n", path);
-    buf_puts(out, "next: evaluate it with a file of pipelines/eval and --set model=CHECKPOINT, or train on with ");
+    const struct stage_model_options *model = pipeline_options(optim); // its first member
+    buf_puts(out, "next: evaluate it with a file of pipelines/eval and --set model=");
+    if (model->lora || model->adapter) buf_printf(out, "%s --set adapter=", model->dir);
+    buf_puts(out, "CHECKPOINT, or train on with ");
     if (limited) buf_printf(out, "--set source.max_steps=%lld ", 2LL * source->max_steps);
     buf_printf(out, "--set source.epochs=%lld\n", (long long)source->epochs * (limited ? 2 : 1) + !limited);
     free(path);

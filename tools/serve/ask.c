@@ -54,7 +54,7 @@ const struct option_table ask_table = {
     .details = "RUN is the directory of a run: its last checkpoint is asked, with the frames and\n"
                "the prompt template of the run. Without QUESTION it is read from standard input:\n"
                "all of it, or on a terminal a line at a time, until Ctrl-D. --media belongs to\n"
-               "the first question.\n",
+               "the first question. MODEL may be a directory of adapters, which names its model.\n",
     .options = ask_options,
     .size = sizeof(struct ask_options),
 };

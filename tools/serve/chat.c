@@ -98,6 +98,11 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
         if (!rollout) return fail(DATAERR, "%s: no stage of this run has a model", name);
         chat->dir = rollout->model.dir;
     }
+    if (is_run && !optim) chat->given.adapter = rollout->model.adapter;
+    const char *base;
+    TRY(model_find_base(&base, &chat->arena, chat->dir));
+    if (base) chat->given.adapter = chat->dir;
+    if (base) chat->dir = base;
     // Of the frames stage: the defaults, what the run has, and what the user gives, the last word last.
     const struct pipeline_stage *stage = chat->pipeline ? pipeline_find_stage(chat->pipeline, "frames") : NULL;
     options_init(&chat->frames, &stage_kinds[STAGE_FRAMES].options, &chat->given.frames);
@@ -118,7 +123,7 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
         (struct common_options){.device = given->device, .threads = given->threads, .precision = given->precision};
     NEW(&chat->model, 1);
     TRY(stage_model_open_alone(chat->model, &chat->given, chat_request_frames, chat));
-    TRY(chat_is_random(chat, &random));
+    if (!chat->given.adapter) TRY(chat_is_random(chat, &random));
     if (random)
         log_info("%s was never trained (its weights are as initialised): nothing sensible can be expected", chat->dir);
     chat->rows = rows;

@@ -49,10 +49,11 @@ struct chat {
     const struct chat_prompt *prompt; // the one whose frames are looked for
 };
 
-// Opens the model of `name`: a model directory, or a run's directory, of which it is the last checkpoint, and in an
-// evaluation the model that was evaluated. `settings`: another run's directory, whose settings count where `name` is no
-// run's; NULL: none. `rows`: the most answers that are decoded side by side. Says on standard error if the model was
-// never trained. USAGE, DATAERR or UNAVAILABLE. Close it with chat_close in any case.
+// Opens the model of `name`: a model directory, one of adapters, which names its model, or a run's directory, of which
+// it is the last checkpoint, and in an evaluation the model that was evaluated. `settings`: another run's directory,
+// whose settings count where `name` is no run's; NULL: none. `rows`: the most answers that are decoded side by side.
+// Says on standard error if the model was never trained. USAGE, DATAERR or UNAVAILABLE. Close it with chat_close in any
+// case.
 status chat_open(struct chat **out, const char *name, const char *settings, const struct chat_options *given, int rows);
 
 // Makes the generator again, which was freed.

@@ -58,7 +58,8 @@ const struct option_table serve_table = {
     .help = "answers OpenAI's chat completions with a model",
     .details = "RUN is the directory of a run: its last checkpoint answers, with the frames of\n"
                "the run. POST /v1/chat/completions takes texts, pictures and clips; /v1/models\n"
-               "names the model. SIGTERM: the answers under way are finished.\n",
+               "names the model. MODEL may be a directory of adapters, which names its own.\n"
+               "SIGTERM: the answers under way are finished.\n",
     .options = serve_options,
     .size = sizeof(struct serve_options),
 };

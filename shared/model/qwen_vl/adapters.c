@@ -54,6 +54,20 @@ done:
     return result;
 }
 
+status model_find_base(const char **base, struct arena *arena, const char *dir) {
+    struct json *root, *name;
+    const char *path = path_join(arena, dir, config_file_name);
+    *base = NULL;
+    if (!path_exists(path) || path_exists(path_join(arena, dir, "config.json"))) return OK;
+    TRY(json_parse_file(&root, arena, path));
+    const status result = json_require(root, "base_model_name_or_path", JSON_STRING, &name);
+    if (result != OK) return fail_prefix(result, "%s", path);
+    *base = json_text(name);
+    if (path_exists(path_join(arena, *base, "config.json"))) return OK;
+    return fail(DATAERR, "%s: its model, %s, is not here; caravan merge MODEL %s OUT adds it to a model", dir, *base,
+                dir);
+}
+
 status adapters_settle(struct model_options *options) {
     if (options->adapter) {
         struct adapters_config found;

@@ -250,7 +250,7 @@ status model_config_read_shape(struct model_config *config, const char *model) {
 
 status model_config_read(struct model_config *config, const char *dir) {
     struct arena arena = {0};
-    status result = OK;
+    status result = dir_check_model(dir);
     for (enum config_file file = CONFIG_MODEL; result == OK && file < CONFIG_FILES; file++) {
         char *path = path_join(&arena, dir, config_files[file].name);
         struct json *root;
