@@ -225,6 +225,11 @@ grep -qxF '    $ caravan plan pipelines/seed-bench-r1-care-3b.yaml --gpu h100 --
 sed '1,/^    \$ caravan plan pipelines/d; /^$/,$d; s/^    //' MANUAL.md >"$work/lines"
 [ "$(grep -cxFf "$work/lines" "$work/out")" = "$(grep -c . "$work/lines")" ]
 
+lora="pipelines/seed-bench-r1-lora-3b.yaml --gpu 4090 --set model=3b"
+"$BIN/caravan" plan $lora >"$work/out"
+sed "1,/^    \$ caravan plan ${lora//\//\\/}\$/d; /^$/,\$d; s/^    //" MANUAL.md >"$work/lines"
+[ "$(grep -cxFf "$work/lines" "$work/out")" = 4 ]
+
 # A shape stands for a model: its name, or a config.json. Without one, the names are listed.
 "$BIN/caravan" plan "$@" >"$work/out"
 "$BIN/caravan" plan "$@" --set model="$work/model" | cmp - "$work/out"
