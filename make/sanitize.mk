@@ -45,7 +45,7 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 # tables and figures, in processes of one thread, in programs of Python, and in scripts that run the same pipelines as chain.sh,
 # checkpoints.sh, clean-stop.sh, machines.sh and storm.sh.
 TSAN_WITHOUT := $(addprefix unit/,file_pieces json ranks_training rope_angles simulation tokenizer) \
-                $(addprefix e2e/,ablation active-runs agreement ask bad-input benchmarks chat-judge check compare damaged data devices draw ends eval evaluation faults \
+                $(addprefix e2e/,ablation active-runs adapters agreement ask bad-input benchmarks chat-judge check compare damaged data devices draw ends eval evaluation faults \
                   generated-answers image-benchmarks init install killed-source likelihood loss max-steps media-folder methods not-finite pipelines plug-in programs \
                   python-stage ranks reference replay resumed-settings score-and-judge second-training serve source-and-reward supervised supervisor view view-page)
 
