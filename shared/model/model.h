@@ -121,8 +121,8 @@ const struct model_info *model_get_info(const struct model *model);
 // after a step reads all weights; later calls return the same hash at once.
 status model_hash(struct model *model, uint64_t *hash);
 
-// *hash = a hash of the configuration and of the weights as they stand in the directory's files, and of the adapter's:
-// the same with every precision. Reads all weights. DATAERR when the files cannot be read any more.
+// *hash = a hash of the configuration and of the weights as they stand in the directory's files, and of the adapters at
+// version 0: the same with every precision. Reads all weights. DATAERR when the files cannot be read any more.
 status model_hash_files(const struct model *model, uint64_t *hash);
 
 // The version of the weights (0 after model_open).

@@ -204,6 +204,7 @@ static char *checkpoint_find(const struct optim *optim, struct arena *arena, int
 // options->model.dir. A filter may also be given a checkpoint of that training; in a pipeline the other stages would
 // take its weights for the first ones. DATAERR.
 static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir, int64_t step) {
+    const struct stage_model_options *model = &optim->options->model;
     struct progress progress, given = {0};
     status result = progress_read(&progress, arena, path_join(arena, dir, PROGRESS_NAME));
     if (result == OK && progress.model_hash != optim->files_hash) { // first: it says which model is wrong
@@ -211,10 +212,10 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
         if (!stage_in_pipeline(optim->context) && path_exists(path)) TRY(progress_read(&given, arena, path));
         if (!given.model || given.model_hash != progress.model_hash)
             return fail(DATAERR,
-                        "the training in %s began with the model %s (hash %016llx), but %s has other weights (hash "
+                        "the training in %s began with the model %s (hash %016llx), but %s has other weights%s (hash "
                         "%016llx): give it the first model, or begin a new run",
                         optim->options->out, progress.model, progress.model_hash, optim->model_path,
-                        (unsigned long long)optim->files_hash);
+                        model->lora || model->adapter ? " or adapters" : "", (unsigned long long)optim->files_hash);
     }
     if (result == OK) result = checkpoint_read(optim, arena, dir, &progress);
     if (result == DATAERR) { // without it, the training goes on from the newest older one that can be read

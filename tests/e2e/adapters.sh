@@ -29,6 +29,9 @@ kill -KILL $pid
 wait $pid && fail "the supervisor was not killed"
 run again || fail "again: $(cat "$work/again.err")"
 [ "$(files_of again)" = "$want" ] || fail "a run that was killed trains something else"
+for other in lora=5 lora_alpha=9 lora_seed=43; do
+    expect 65 "began with the model .* has other weights or adapters" "$bin/caravan" run "$work/p.yaml" --set run="$work/again" --set optim.$other
+done
 run other --set optim.lora_seed=43 || fail "another seed: $(cat "$work/other.err")"
 [ "$(files_of other)" != "$want" ] || fail "the seed changes nothing"
 expect 64 'train_vision: true: with lora, adapters' "$bin/caravan" run "$work/p.yaml" --set run="$work/vision" --set optim.train_vision=true

@@ -196,15 +196,20 @@ status model_hash_files(const struct model *model, uint64_t *hash) {
     if (!model->store) TRY(safetensors_open_dir(&store, model->dir));
     status result = weights_hash_files(table, model->store ? model->store : store, hash);
     safetensors_close(&store);
-    if (result != OK || !model->options.adapter) return result;
+    if (result != OK || !model->options.lora) return result;
+    uint64_t scale_bits;
+    memcpy(&scale_bits, &model->options.lora_alpha, sizeof scale_bits);
+    *hash = ops_mix64(*hash ^ ops_mix64(scale_bits));
+    if (!model->options.adapter) { // new ones follow from these
+        *hash = ops_mix64(*hash ^ ops_mix64((uint64_t)model->options.lora));
+        *hash = ops_mix64(*hash ^ ops_mix64(model->options.lora_seed));
+        return OK;
+    }
     struct arena arena = {0};
     const struct parameter_table *adapters = &model->weights->adapters.table;
     const struct stored_tensor **found = arena_alloc(&arena, adapters->count * sizeof *found);
     result = safetensors_open(&store, path_join(&arena, model->options.adapter, adapters_file));
     if (result == OK) result = parameter_table_match(adapters, store, found);
-    uint64_t scale_bits; // the ranks are in the shapes
-    memcpy(&scale_bits, &model->options.lora_alpha, sizeof scale_bits);
-    *hash = ops_mix64(*hash ^ ops_mix64(scale_bits));
     for (size_t i = 0; result == OK && i < adapters->count; i++)
         *hash = ops_mix64(*hash ^ ops_mix64(XXH3_64bits(found[i]->data, found[i]->size) ^ found[i]->type));
     safetensors_close(&store);
