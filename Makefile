@@ -72,7 +72,7 @@ programs: $(PROGRAMS) # what the tests need: compiling the plug-in for GPUs take
 all: programs $(CUDA_PLUGIN) ## build every executable into build/bin, and if nvcc is there the plug-in for GPUs into build/lib
 
 help: ## list the targets
-	@grep -hE '^[a-z_.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z0-9_.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 deps: ## install the Debian packages that the build needs
 	@tools/deps --install $(DEBIAN)
@@ -84,10 +84,11 @@ $(BUILD)/%.o: %.c | packages
 	@mkdir -p $(@D)
 	$(call say,CC)$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_FLAGS) -MMD -MP -c -o $@ $<
 
-# The commit is compiled into one file, again when it has changed. An unpacked archive has none.
+# The commit is compiled into one file, again when it has changed. An unpacked archive has none. git refuses to read the
+# files of another user, which root installs.
 $(BUILD)/commit: ALWAYS
 	@mkdir -p $(@D)
-	@commit=$$([ -e .git ] && git describe --always --dirty 2>/dev/null || echo unknown); \
+	@commit=$$([ -e .git ] && git -c safe.directory='*' describe --always --dirty 2>/dev/null || echo unknown); \
 	 [ "$$(cat $@ 2>/dev/null)" = "$$commit" ] || echo "$$commit" > $@
 
 .PHONY: ALWAYS
@@ -141,9 +142,9 @@ $(BUILD)/tests/unit/view_run: $(addprefix $(BUILD)/tools/view/,run_files.o metri
 
 $(BUILD)/tests/unit/processes: $(BUILD)/tools/deployment.o $(addprefix $(BUILD)/tools/run/,processes.o)
 
-$(BUILD)/tests/unit/consistency_training: $(addprefix $(BUILD)/tools/,consistency/consistency_training.o eval/figures.o)
+$(BUILD)/tests/unit/consistency: $(addprefix $(BUILD)/tools/,consistency/consistency_training.o eval/figures.o)
 
-$(BUILD)/tests/unit/bpe_train: $(BUILD)/tools/demo/tokenizer_train.o
+$(BUILD)/tests/unit/tokenizer: $(BUILD)/tools/demo/tokenizer_train.o
 
 $(BUILD)/tests/unit/media: $(BUILD)/tools/demo/clip_writer.o
 
@@ -151,7 +152,7 @@ $(BUILD)/tests/unit/condition: $(BUILD)/tools/groups/condition.o
 
 $(BUILD)/tests/unit/view_groups: $(BUILD)/tools/groups/condition.o $(BUILD)/tools/subcommand.o $(addprefix $(BUILD)/tools/view/,view_call.o view_search.o view_blocks.o view_groups.o)
 
-$(BUILD)/tests/unit/difference: $(BUILD)/tools/groups/difference.o
+$(BUILD)/tests/unit/replay: $(addprefix $(BUILD)/tools/groups/,difference.o replay_process.o)
 
 $(BUILD)/tests/unit/service: $(BUILD)/tools/run/service.o
 
@@ -228,7 +229,8 @@ test: deps ## install packages, build, run every test, static checks, fuzz seeds
 	@$(MAKE) --no-print-directory sanitize sanitize-thread
 
 include $(filter-out make/cuda.mk,$(wildcard make/*.mk))
--include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
+DEPENDENCIES = $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
+-include $(DEPENDENCIES)
 
 clean: ## remove everything that was built
 	rm -rf build build-* compile_commands.json

@@ -59,7 +59,7 @@ static inline bool attention_span_valid(const struct attention_span *span, int64
 
 // ---- backends ----
 
-// The operations that every backend has: all but buffer_export, buffer_import and the four of graphs.
+// The operations that every backend has: all but buffer_export, buffer_import, those of communicators and of graphs.
 #define BACKEND_OPERATIONS(X)                                                                                          \
     X(buffer_new)                                                                                                      \
     X(buffer_free)                                                                                                     \

@@ -50,6 +50,7 @@ struct weight;         // a matrix prepared for products
 struct kv_cache;       // keys and values of all layers, in the backend's own layout
 struct graph;          // a recorded sequence of operations
 struct attention_plan; // what the query rows of one pass attend to, prepared for attention
+struct comm;           // a communicator: the devices of several processes, this one's among them
 
 // A view of rows x columns elements of a buffer. Two consecutive rows start `stride` elements apart.
 // A zeroed tensor (buffer NULL) means "none".
@@ -203,6 +204,15 @@ struct backend_info {
 // A buffer's name in another process.
 enum { IPC_HANDLE_BYTES = 128 };
 
+// A communicator's name.
+enum { COMM_ID_BYTES = 128 };
+
+// What one process sends to another one's device, or receives from there.
+struct comm_piece {
+    int rank;
+    struct tensor tensor; // dense; none: nothing
+};
+
 // A gated activation has a in the first columns of its input, and b in as many behind them.
 enum activation {
     ACTIVATION_SWIGLU,     // silu(a) * b
@@ -254,6 +264,29 @@ struct operations {
     // exporter or its buffer is gone.
     status (*buffer_import)(struct backend *, const unsigned char handle[IPC_HANDLE_BYTES], size_t bytes,
                             struct buffer **out);
+
+    // ---- the devices of other processes; the six operations are NULL on a backend whose memory is the host's ----
+
+    // *name = the library that moves tensors from device to device, with its version; NULL: there is none. It lives as
+    // long as the backend. UNAVAILABLE when the library that the user names cannot be used.
+    status (*comm_library)(struct backend *, const char **name);
+    // id = a new name for a communicator. There is a library.
+    status (*comm_id)(struct backend *, unsigned char id[COMM_ID_BYTES]);
+    // *out = the communicator of this name, in which this process is number `own` of `count`. Does not wait for the
+    // others: comm_test does. There is a library. The caller frees it with comm_free.
+    status (*comm_new)(struct backend *, struct comm **out, const unsigned char id[COMM_ID_BYTES], int own, int count);
+    // Gives up what is under way; then memory may be freed again that it uses. NULL is fine; sets *comm to NULL.
+    void (*comm_free)(struct backend *, struct comm **comm);
+    // Begins to send and to receive, once the operations called so far are done, beside those that are called later.
+    // What one process sends another one is received in the order in which it was given, in pieces of the same sizes.
+    // Empty pieces and pieces to the process itself are left out. It has ended when comm_test says so: until then what
+    // is sent may not be changed, and what is received is undefined. There is one exchange at a time.
+    status (*comm_exchange)(struct backend *, struct comm *, const struct comm_piece *sends, size_t send_count,
+                            const struct comm_piece *receives, size_t receive_count);
+    // *done = all have joined the communicator, and the exchange has ended. *idle = this device has computed what was
+    // called before the first test of the exchange, and so may be waiting. Does not wait. UNAVAILABLE when another
+    // process or the connection has failed.
+    status (*comm_test)(struct backend *, struct comm *, bool *done, bool *idle);
 
     // ---- rows ----
 

@@ -2,7 +2,7 @@
 # library is built again in build-fuzz with the address and undefined sanitizers.
 FUZZ_BUILD    := build-fuzz
 FUZZ_SECONDS  ?= 600
-SMOKE_SECONDS ?= 2
+SMOKE_SECONDS ?= 1
 FUZZ_NAMES    := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 FUZZ_FLAGS    := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 FUZZ_MAKE      = $(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CC=clang OPTIMIZE="-O1 -g1" \
@@ -32,7 +32,7 @@ fuzz: fuzz-tools ## run libFuzzer on each parser for FUZZ_SECONDS (600)
 	+@$(FUZZ_MAKE) -s fuzz-targets
 	@tests/run-fuzz $(FUZZ_BUILD) $(FUZZ_SECONDS) "$(FUZZ_OPTIONS)" $(FUZZ_NAMES)
 
-fuzz-smoke: fuzz-tools ## run every fuzz target on its seeds and for SMOKE_SECONDS (2)
+fuzz-smoke: fuzz-tools ## run every fuzz target on its seeds and for SMOKE_SECONDS (1)
 	+@$(FUZZ_MAKE) -s fuzz-targets
 	@tests/run-fuzz $(FUZZ_BUILD) $(SMOKE_SECONDS) "$(FUZZ_OPTIONS)" $(FUZZ_NAMES)
 

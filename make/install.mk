@@ -50,5 +50,5 @@ PACKAGE_ROOT := $(BUILD)/deb/root
 deb: ## make build/caravan_VERSION_ARCHITECTURE.deb for this release of Debian, without the plug-in for GPUs unless CUDA=1
 	@tools/deps --install dpkg-dev
 	@rm -rf $(PACKAGE_ROOT)
-	+@$(MAKE) --no-print-directory -s CUDA=$(or $(CUDA),0) PREFIX=/usr LIBDIR=/usr/lib ZSHDIR=/usr/share/zsh/vendor-completions DESTDIR=$(abspath $(PACKAGE_ROOT)) install
-	@tools/make-deb $(abspath $(PACKAGE_ROOT)) $(VERSION) $(abspath $(BUILD))/caravan_$(VERSION)_$$(dpkg --print-architecture).deb
+	+@$(MAKE) --no-print-directory -s CUDA=$(or $(CUDA),0) PREFIX=/usr LIBDIR=/usr/lib ZSHDIR=/usr/share/zsh/vendor-completions DESTDIR="$(abspath $(PACKAGE_ROOT))" install
+	@tools/make-deb "$(abspath $(PACKAGE_ROOT))" $(VERSION) "$(abspath $(BUILD))/caravan_$(VERSION)_$$(dpkg --print-architecture).deb"

@@ -17,11 +17,12 @@ lint: compile_commands.json $(LIBRARY) ## run the static checks: clang-format, c
 	@tests/emulate/mutations --check
 	@printf '%s\n' $(filter %.c,$(FORMATTED)) | xargs -P 2 -n 4 clang-tidy --quiet -p . 2>/dev/null
 
-# A user's machine may lack the checkers; CI has them.
-lint-if-there:
+# A user's machine may lack the checkers; CI has them. `make test` builds beside it: two makes would write the library, and the
+# second one would read files of dependencies that are being written.
+lint-if-there: $(LIBRARY)
 	@for tool in clang-format clang-tidy python3; do command -v $$tool >/dev/null || { \
 	     echo "lint left out: type: sudo apt-get install $(LINT_DEBIAN)"; exit 0; }; done; \
-	 $(MAKE) --no-print-directory lint
+	 $(MAKE) --no-print-directory lint DEPENDENCIES=
 
 format: ## lay out all C files
 	clang-format -i $(FORMATTED)

@@ -21,12 +21,11 @@ parity-model: parity-peer $(BUILD)/tests/unit/model_parity $(BUILD)/tests/unit/m
 	MODEL_GOLDEN=$(BUILD)/parity/model MODEL_CHECKPOINTS=$(BUILD)/parity/checkpoints $(BUILD)/tests/unit/model_bits
 	$(PEER_PYTHON) tests/parity/load_checkpoint.py $(addprefix $(BUILD)/parity/checkpoints/,even pairs thirds clip)
 
-parity-adapters: parity-peer $(BUILD)/tests/unit/adapters_parity $(BUILD)/tests/unit/model_adapters # with PEFT
+parity-adapters: parity-peer $(BUILD)/tests/unit/model_adapters # with PEFT
 	rm -rf $(BUILD)/parity/adapters $(BUILD)/parity/saved-adapters
 	mkdir -p $(BUILD)/parity/saved-adapters
 	$(PEER_PYTHON) tests/parity/make_adapter_golden.py tests/data/model $(BUILD)/parity/adapters
-	ADAPTER_GOLDEN=$(BUILD)/parity/adapters $(BUILD)/tests/unit/adapters_parity
-	MODEL_CHECKPOINTS=$(BUILD)/parity/saved-adapters $(BUILD)/tests/unit/model_adapters
+	ADAPTER_GOLDEN=$(BUILD)/parity/adapters MODEL_CHECKPOINTS=$(BUILD)/parity/saved-adapters $(BUILD)/tests/unit/model_adapters
 	$(PEER_PYTHON) tests/parity/load_adapter.py tests/data/model $(patsubst %,$(BUILD)/parity/saved-adapters/%-adapter,even pairs thirds clip)
 
 parity-classifier: parity-peer $(BUILD)/tests/unit/classifier_parity

@@ -27,16 +27,17 @@ $(filter-out %/main.o $(if $(findstring thread,$(SANITIZE)),,%/harness.o),$(OPS_
 REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -v -n 60 $(1)/report.* && exit 1; exit $$status; }
 
 # Left out: what runs the programs of other tests once more and trains or draws for long (every method, one training after
-# another, the miniature; ranks and kills, which storm.sh has, too; runs on the emulator, whose operations, models and lent
-# weights unit tests and the harness go through), the page's own test, which has no program of caravan's, and installation,
-# which copies what others test and packs instrumented programs for most of a minute.
-ASAN_WITHOUT := $(addprefix e2e/,ablation draw emulated faults install methods ranks second-training sharing view-page)
+# another, the miniature; ranks and kills, which storm.sh has, too; the plans of the shipped files, whose parser is fuzzed;
+# runs on the emulator and of adapters, whose operations, models and lent weights unit tests and the harness go through),
+# the page's own test, which has no program of caravan's, and installation, which copies what others test and packs
+# instrumented programs for most of a minute.
+ASAN_WITHOUT := $(addprefix e2e/,ablation adapters draw emulated faults install killed-source methods pipelines rank-gpus rank-machines ranks second-training sharing view-page)
 
 .PHONY: sanitize sanitize-thread
 sanitize: ## run unit, operation and end-to-end tests under the address and undefined sanitizers
 	@rm -f build-asan/report.*; mkdir -p build-asan
-	+@UBSAN_OPTIONS=print_stacktrace=1:log_exe_name=1:log_path=$(CURDIR)/build-asan/report \
-	 ASAN_OPTIONS=detect_stack_use_after_return=1:log_exe_name=1:log_path=$(CURDIR)/build-asan/report \
+	+@UBSAN_OPTIONS="print_stacktrace=1:log_exe_name=1:log_path='$(CURDIR)/build-asan/report'" \
+	 ASAN_OPTIONS="detect_stack_use_after_return=1:log_exe_name=1:log_path='$(CURDIR)/build-asan/report'" \
 	 $(MAKE) --no-print-directory -s BUILD=build-asan OPTIMIZE="$(SANITIZE_OPTIMIZE)" WERROR= SANITIZE="$(ASAN_FLAGS)" WITHOUT="$(ASAN_WITHOUT) $(WITHOUT)" check; \
 	 $(call REPORTED,build-asan)
 
@@ -47,10 +48,10 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 TSAN_WITHOUT := $(addprefix unit/,file_pieces json ranks_training rope_angles simulation tokenizer) \
                 $(addprefix e2e/,ablation active-runs adapters agreement ask bad-input benchmarks chat-judge check compare damaged data devices draw ends eval evaluation faults \
                   generated-answers image-benchmarks init install killed-source likelihood loss max-steps media-folder methods not-finite pipelines plug-in programs \
-                  python-stage ranks reference replay resumed-settings score-and-judge second-training serve source-and-reward supervised supervisor view view-page)
+                  python-stage rank-machines ranks reference replay resumed-settings score-and-judge second-training serve source-and-reward supervised supervisor view view-page)
 
 sanitize-thread: ## run those of these tests that have threads under the thread sanitizer
 	@rm -f build-tsan/report.*; mkdir -p build-tsan
-	+@TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:log_exe_name=1:log_path=$(CURDIR)/build-tsan/report \
+	+@TSAN_OPTIONS="halt_on_error=1:ignore_noninstrumented_modules=1:log_exe_name=1:log_path='$(CURDIR)/build-tsan/report'" \
 	 $(MAKE) --no-print-directory -s BUILD=build-tsan OPTIMIZE="$(SANITIZE_OPTIMIZE)" WERROR= SANITIZE="$(TSAN_FLAGS)" DEVICE=cpu WITHOUT="$(TSAN_WITHOUT) $(WITHOUT)" check; \
 	 $(call REPORTED,build-tsan)

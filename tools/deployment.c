@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <xxhash.h>
 
@@ -47,6 +48,20 @@ const char *deployment_shared_key_file(struct arena *arena, const struct pipelin
 
 // ---- replicas and their endpoints ----
 
+// Appends which model or adapter a directory is now: where a link such as checkpoints/latest leads, and when its
+// weights were written.
+static void deployment_describe_model(struct arena *arena, const char *dir, struct buf *out) {
+    static const char *const files[] = {"model.safetensors", "model.safetensors.index.json",
+                                        "adapter_model.safetensors"};
+    char *real = realpath(dir, NULL);
+    struct stat info;
+    buf_printf(out, "%s\n", real ? real : "");
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (!stat(path_join(arena, dir, files[i]), &info))
+            buf_printf(out, "%s %lld.%09ld\n", files[i], (long long)info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+    free(real);
+}
+
 // Sets `run`: a hash of the pipeline's form, then NAME=HASH of the settings of each stage, so that a peer can tell
 // which of them differ; and `settings`: a hash of all that the stages compute with, the model's directory included. An
 // evaluation is only continued with the same.
@@ -66,6 +81,8 @@ static void deployment_fingerprint(struct deployment *deployment) {
         for (const struct key *key = stage->options.given.first; key; key = key->next) {
             const struct option *option = stage->kind ? option_find(&stage->kind->options, key->name) : NULL;
             if (!option || !option->not_hashed) buf_printf(&all, "%s=%s\n", key->name, key->value);
+            if (option && (!strcmp(key->name, "model") || !strcmp(key->name, "adapter")))
+                deployment_describe_model(&deployment->arena, key->value, &all);
             if (*key->value != '/') buf_printf(&own, "%s=%s\n", key->name, key->value);
         }
         // Paths and devices may differ from machine to machine and are left out. The types of a program's keys are
@@ -101,17 +118,13 @@ static const char *deployment_tcp(struct arena *arena, const char *address, int 
 
 // Makes the list of replicas with their endpoints, and sets `sockets`. The replicas of a stage are numbered machine by
 // machine, so that one more machine at the end changes no number.
-static status deployment_make_replicas(struct deployment *deployment) {
+static void deployment_make_replicas(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
-    const size_t max_number = 12 + sizeof ".ranks";
-    size_t count = deployment->machines, longest = sizeof SUPERVISOR_NAME + max_number;
+    static_assert(PIPELINE_MAX_STAGE + 12 + sizeof ".ranks" <= MAX_LOCAL_NAME, "the names of sockets fit");
+    size_t count = deployment->machines;
     struct arena *arena = &deployment->arena;
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
+    for (size_t i = 0; i < pipeline->stage_count; i++)
         count += (size_t)pipeline->stages[i].replicas * pipeline_stage_machine_count(&pipeline->stages[i]);
-        size_t length = strlen(pipeline->stages[i].name) + max_number;
-        if (length > longest) longest = length;
-    }
-    if (longest > MAX_LOCAL_NAME) return fail(USAGE, "a stage's name is too long for a socket");
     deployment->sockets = arena_printf(arena, "%s/sockets", pipeline->run);
     NEW(&deployment->replicas, count);
     for (size_t i = 0; i < deployment->machines; i++)
@@ -133,14 +146,19 @@ static status deployment_make_replicas(struct deployment *deployment) {
         replica->local = arena_printf(arena, "ipc://%s/%s-%d", deployment->sockets, replica_stage(replica),
                                       replica->stage ? replica->number : replica->machine + 1);
         if (replica->stage && pipeline_stage_ranks(replica->stage))
-            replica->rank = arena_printf(arena, "%s.ranks", replica->local); // all are on one machine
+            replica->rank = arena_printf(arena, "%s.ranks", replica->local);
         if (deployment->machines < 2) continue;
         const struct pipeline_machine *machine = &pipeline->machines[replica->machine];
+        const char *bind = machine->bind ? machine->bind : "*";
         const int port = pipeline_port(pipeline, machine, replica->stage) + replica->slot;
-        replica->remote = deployment_tcp(arena, machine->address, port);
-        replica->bound = deployment_tcp(arena, machine->bind ? machine->bind : "*", port);
+        if (!replica_follows(replica)) {
+            replica->remote = deployment_tcp(arena, machine->address, port);
+            replica->bound = deployment_tcp(arena, bind, port);
+        }
+        if (!replica->rank || pipeline_stage_machine_count(replica->stage) < 2) continue;
+        replica->rank_remote = deployment_tcp(arena, machine->address, port + 1);
+        replica->rank_bound = deployment_tcp(arena, bind, port + 1);
     }
-    return OK;
 }
 
 // ---- the deployment ----
@@ -196,6 +214,9 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
         if (!wire_key_valid(other->key)) return fail(USAGE, "machine %s: the key is not valid", other->name);
     }
     if (machines > 1) {
+        // RUN/pipeline.yaml of a Slurm job lists the nodes as machines, which have the job's key.
+        const char *shared = deployment_shared_key_file(&deployment->arena, pipeline);
+        if (!secret && path_exists(shared)) secret = shared;
         deployment->secret = secret ? secret : deployment_key_file(&deployment->arena);
         if (!*deployment->secret)
             TRY_TO(result, done, fail(USAGE, "HOME is not set: give this machine's key file with --key FILE"));
@@ -207,7 +228,7 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
                         here->name));
     }
     deployment_fingerprint(deployment);
-    result = deployment_make_replicas(deployment);
+    deployment_make_replicas(deployment);
 done:
     wire_security_release(&own);
     if (result != OK) deployment_release(deployment);
@@ -255,8 +276,20 @@ status deployment_write_config(const struct deployment *deployment, const struct
         }
     }
     NEW(&config.ranks, deployment->count);
-    for (size_t i = 0; i < deployment->count && replica->rank; i++)
-        if (deployment->replicas[i].stage == stage) config.ranks[config.rank_count++] = deployment->replicas[i].rank;
+    for (size_t i = 0; i < deployment->count && replica->rank; i++) {
+        const struct replica *other = &deployment->replicas[i];
+        if (other->stage != stage) continue;
+        config.ranks[config.rank_count++] = (struct node_endpoint){
+            .stage = stage->name,
+            .replica = other->number,
+            .machine = deployment_machine(deployment, other->machine),
+            .address = other->machine == replica->machine ? other->rank : other->rank_remote,
+            .key = other->rank_remote ? pipeline->machines[other->machine].key : NULL,
+        };
+    }
+    NEW(&config.rank_listen, 2);
+    if (replica->rank) config.rank_listen[config.rank_listen_count++] = replica->rank;
+    if (replica->rank_bound) config.rank_listen[config.rank_listen_count++] = replica->rank_bound;
     NEW(&config.endpoints, deployment->count);
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *other = &deployment->replicas[i];

@@ -13,9 +13,11 @@ struct replica {
     int slot;                           // from 0: which of the stage's replicas on its machine
     const char *name;                   // for messages: "rollout", "rollout-2"; NULL for a supervisor
     const char *local;                  // its endpoint as reached on its own machine
-    const char *remote;                 // as other machines reach it, NULL on one machine
+    const char *remote;                 // as other machines reach it, NULL on one machine and of ranks above 0
     const char *bound;                  // where it listens for other machines
-    const char *rank; // where the other ranks of its stage reach it, NULL if it has none; its own rank is number - 1
+    // Where the other ranks of its stage on its machine reach it, NULL if it has none; its own rank is number - 1.
+    // Where those on other machines reach it, and where it listens for them; NULL if there are none.
+    const char *rank, *rank_remote, *rank_bound;
 };
 
 struct deployment {
@@ -28,6 +30,7 @@ struct deployment {
     const char *sockets;      // directory of the local endpoints
     struct replica *replicas; // that of a machine's supervisor at its index, then the stages in the order of the flow
     size_t count, machines;
+    bool steps_given; // optim's `steps`: not counted by caravan run
 };
 
 // *here = the machine of that name; without a name, the only machine or the one that is named like this host, with or
@@ -35,8 +38,8 @@ struct deployment {
 status deployment_find_here(const struct pipeline *pipeline, const char *name, int *here);
 
 // Deploys the pipeline as seen from a machine (NULL: the only one, or the one that is named like this host, with or
-// without its domain). `secret`: key file, NULL for the user's own. USAGE if the pipeline has no such machine, or if a
-// machine has no valid key. The pipeline must outlive the deployment.
+// without its domain). `secret`: key file, NULL for RUN/machine.key if that is there, else the user's own. USAGE if the
+// pipeline has no such machine, or if a machine has no valid key. The pipeline must outlive the deployment.
 status deployment_init(struct deployment *deployment, struct pipeline *pipeline, const char *machine,
                        const char *secret);
 

@@ -21,7 +21,7 @@ const struct subcommand subcommands[] = {
      .most = INT_MAX},
     {"frames", frames_main, &frames_tool_table, "list, show and export the frames of a store", .least = 1, .most = 3,
      .named = true},
-    {"graph", graph_main, &graph_table, "draw a pipeline file", .pipeline = PIPELINE_OR_RUN},
+    {"graph", graph_main, &graph_table, "draw a pipeline file", .pipeline = PIPELINE_ALONE},
     {"groups", groups_main, &groups_table, "list, show and export the groups of a store", .least = 1, .most = INT_MAX,
      .named = true},
     {"init", init_main, &init_table, "write a model directory with random weights", .least = 1, .most = 1},
@@ -41,22 +41,21 @@ const struct subcommand subcommands[] = {
     {"run", run_main, &run_table, "start or resume a pipeline", .pipeline = PIPELINE_FILE},
     {"serve", serve_main, &serve_table, "answer OpenAI's chat completions with a model", .least = 1, .most = 1,
      .named = true},
-    {"stop", stop_main, &stop_table, "stop a run on all its machines", .pipeline = PIPELINE_OR_RUN},
+    {"stop", stop_main, &stop_table, "stop a run on all its machines", .pipeline = PIPELINE_ALONE},
     {"tokenize", tokenize_main, &tokenize_table, "convert text or messages to tokens, and back", .most = 0},
     {"top", top_main, &top_table, "show a run while it works: rates, queues, states, last steps",
-     .pipeline = PIPELINE_OR_RUN},
+     .pipeline = PIPELINE_ALONE},
     {"train-consistency", train_consistency_main, &train_consistency_table,
      "train a model that says whether thinking supports an answer", .most = 0},
     {"view", view_main, &view_table, "show a run as a page in a browser", .least = 1, .most = INT_MAX},
     {0},
 };
 
-static int tools_print_help(FILE *out, int code) {
+static void tools_print_help(FILE *out) {
     fputs("caravan: consistency-aware reinforcement learning for video-language models\n\n"
           "usage: caravan SUBCOMMAND [...], caravan SUBCOMMAND --help, caravan --version\n\n",
           out);
     for (const struct subcommand *at = subcommands; at->name; at++) fprintf(out, "  %-17s %s\n", at->name, at->help);
-    return code;
 }
 
 int main(int argc, char **argv) {
@@ -65,12 +64,17 @@ int main(int argc, char **argv) {
         log_info("%s", fail_text());
         return UNAVAILABLE;
     }
-    if (argc < 2) return tools_print_help(stderr, USAGE);
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
-        return tools_print_help(stdout, 0);
+    if (argc < 2) {
+        tools_print_help(stderr);
+        return USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        tools_print_help(stdout);
+        return subcommand_exit(OK);
+    }
     if (!strcmp(argv[1], "--version")) {
         puts("caravan " CARAVAN_VERSION);
-        return 0;
+        return subcommand_exit(OK);
     }
     struct nearest nearest = nearest_to(argv[1]);
     for (const struct subcommand *at = subcommands; at->name; at++) {

@@ -219,7 +219,9 @@ status tokenize_main(struct subcommand_call *call) {
     struct buf out = {0};
     status result;
     if (given->skip_special && !given->decode) TRY_TO(result, done, fail(USAGE, "--skip-special needs --decode"));
-    TRY_TO(result, done, tokenizer_open(&tokenizer, given->model));
+    result = tokenizer_open(&tokenizer, given->model);
+    if (result != OK) (void)model_check_dir(given->model); // says more, if it has adapters
+    TRY_TO(result, done, result);
     // Ids are valid up to the number of rows of the model's embedding: vocab_size of config.json, which may be larger
     // than the tokenizer's vocabulary. Without a config.json the size of that vocabulary is the limit.
     int64_t limit = tokenizer_vocab_size(tokenizer);

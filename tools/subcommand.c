@@ -45,7 +45,7 @@ static status subcommand_open(struct subcommand_call *call, enum subcommand_pipe
         if (access(call->path, F_OK))
             return fail(DATAERR, "%s: %s", call->path,
                         errno == ENOENT ? "there is none: this is not the directory of a run" : strerror(errno));
-        const status result = subcommand_read(&pipeline, call->path, false, &none);
+        const status result = subcommand_read(&pipeline, call->path, kind == PIPELINE_ALONE, &none);
         // The file may say that the run is elsewhere, because the directory was moved.
         if (result == OK && (stat(pipeline->run, &there) || there.st_dev != here.st_dev || there.st_ino != here.st_ino))
             all[count++] = set;
@@ -73,6 +73,8 @@ int subcommand_run(const struct subcommand *subcommand, int argc, char **argv) {
         result = fail(USAGE, "an operand is missing; usage: %s %s", table->program, table->operands);
     if (result == OK && call.count > most)
         result = fail(USAGE, "unexpected operand '%s'; usage: %s %s", call.list[most], table->program, table->operands);
+    for (int i = 0; i < least && result == OK; i++) // "$NAME" of a variable that is not set
+        if (!*call.list[i]) result = fail(USAGE, "an operand is empty; usage: %s %s", table->program, table->operands);
     if (result == OK && reads) result = subcommand_open(&call, subcommand->pipeline);
     if (result == OK) result = subcommand->main(&call);
     if (result == OK && call.out.size) fwrite(call.out.data, 1, call.out.size, stdout);
@@ -243,10 +245,10 @@ int subcommand_exit(status result) {
 
 // ---- how weights get from optim to the other stages ----
 
-// The device that a stage names; NULL for the best one.
-static const char *subcommand_device(const struct pipeline_stage *stage) {
+// The device of the stage's replica with that slot; NULL for the best one.
+static const char *subcommand_device(const struct pipeline_stage *stage, int slot, struct arena *arena) {
     const char *device = pipeline_value(stage, "device");
-    if (!device) return NULL;
+    if (!device || device_of_slot(device, slot, arena, &device) != OK) return device; // invalid: said elsewhere
     return strcmp(device, "cuda:0") == 0 ? "cuda" : strcmp(device, "emulated:0") == 0 ? "emulated" : device;
 }
 
@@ -270,16 +272,30 @@ void subcommand_set_frames(struct pipeline *pipeline) {
     }
 }
 
+// Whether each replica of the stage is on a device of optim, or of one of its ranks.
+static bool subcommand_is_on_devices_of(const struct pipeline_stage *stage, const struct pipeline_stage *optim) {
+    struct arena arena = {0};
+    bool found = true;
+    for (int slot = 0; slot < stage->replicas && found; slot++) {
+        const char *device = subcommand_device(stage, slot, &arena);
+        found = false;
+        for (int rank = 0; rank < optim->replicas && !found; rank++)
+            found = subcommand_same_value(device, subcommand_device(optim, rank, &arena));
+    }
+    arena_release(&arena);
+    return found;
+}
+
 void subcommand_set_publish(struct pipeline *pipeline) {
     struct pipeline_stage *optim = pipeline_optim(pipeline);
-    const char *device = optim ? subcommand_device(optim) : NULL;
-    if (!optim || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return;
-    if (pipeline_value(optim, "publish") || (device && strcmp(device, "cpu") == 0)) return;
-    if (device && device_is_list(device)) return; // other replicas have other GPUs
+    if (!optim || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE] || pipeline_value(optim, "publish")) return;
+    const char *device = pipeline_value(optim, "device");
+    if (device && strcmp(device, "cpu") == 0) return;
+    if (pipeline->slurm && !pipeline->slurm_job) return; // which nodes have the stages is not known yet
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         if (!stage->kind || !stage->kind->follows_weights) continue;
-        if (!subcommand_same_value(subcommand_device(stage), device) ||
+        if (!subcommand_is_on_devices_of(stage, optim) ||
             !subcommand_same_value(pipeline_value(stage, "precision"), pipeline_value(optim, "precision")) ||
             pipeline_stage_machine_count(stage) > 1 ||
             pipeline_stage_machine(stage, 0) != pipeline_stage_machine(optim, 0))

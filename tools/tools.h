@@ -84,8 +84,8 @@ struct run_member_options {
                     "key file of this machine (default: the file that caravan keygen writes)")
 
 // If the file does not set optim's `publish`, chooses it: the stages with weights use optim's memory where all of them,
-// on its machine, name its device and its precision. A group may be under way while optim takes a step unless
-// max_staleness is 0; then they copy.
+// on its machine, name its precision and its device, or those of its ranks. A group may be under way while optim takes
+// a step unless max_staleness is 0; then they copy.
 void subcommand_set_publish(struct pipeline *pipeline);
 
 // Tells the stages that need frames how the run's frames stage makes them, and its limit: they decode evicted frames

@@ -14,6 +14,7 @@ static void backend_close_cuda(struct backend *backend) {
     for (int slot = 0; slot < CUDA_SCRATCH_SLOTS; slot++) (void)cudaFree(cuda->scratch[slot].data);
     cuda_scratch_free_outgrown(cuda);
     lt_close(cuda);
+    free(cuda->nccl);
     (void)cudaFree(cuda->reports);
     cuda_staging_free(&cuda->staging);
     if (cuda->stream) (void)cudaStreamDestroy(cuda->stream);

@@ -32,7 +32,6 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -497,36 +496,19 @@ static status lt_read(struct lt *lt, const struct cuda_backend *cuda) {
 
 // ---- the library ----
 
-// Where the library may be: where the loader looks, in CUDA's toolkit, in Python's package nvidia-cublas of pip, conda
-// and Debian. $NAME is a variable of the environment. The emulator cannot use NVIDIA's.
+// The emulator cannot use NVIDIA's.
 #ifdef CARAVAN_EMULATED
 #define LT_FILE "libcublasLt-emulated.so"
+static const char *const lt_names[] = {NULL};
 #else
 #define LT_FILE "libcublasLt.so.1[23]"
+static const char *const lt_names[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
 #endif
-#define LT_PACKAGE "lib/python3*/*-packages/nvidia/*/lib/" LT_FILE
-
-static const char *const lt_places[] = {
-#ifndef CARAVAN_EMULATED
-    "libcublasLt.so.13",
-    "libcublasLt.so.12",
-#endif
-    "/usr/local/cuda*/lib64/" LT_FILE,
-    "$VIRTUAL_ENV/" LT_PACKAGE,
-    "$CONDA_PREFIX/lib/" LT_FILE,
-    "$CONDA_PREFIX/" LT_PACKAGE,
-    "$HOME/.local/" LT_PACKAGE,
-    "/usr/local/" LT_PACKAGE,
-    "/usr/" LT_PACKAGE,
-    "/opt/conda/lib/" LT_FILE,
-    "/opt/conda/" LT_PACKAGE,
-    "/opt/venv/" LT_PACKAGE,
-    "/venv/" LT_PACKAGE,
-    NULL};
 
 // False if there is no such library, or the GPU's driver is too old for it; fail_text says which. What was loaded stays
 // so until the program ends, as plug-ins do.
-static bool lt_load(struct lt *lt, const char *path) {
+static bool lt_load(void *self, const char *path) {
+    struct lt *lt = (struct lt *)self;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         (void)fail(UNAVAILABLE, "cannot load cuBLASLt: %s", dlerror());
@@ -545,32 +527,6 @@ static bool lt_load(struct lt *lt, const char *path) {
     return refused == CUBLAS_STATUS_SUCCESS;
 }
 
-// Whether a library of lt_places was loaded.
-static bool lt_search(struct lt *lt) {
-    for (const char *const *place = lt_places; *place; place++) {
-        char pattern[4096];
-        const char *rest = strchr(*place, '/'), *directory = "";
-        if (!rest) {
-            if (lt_load(lt, *place)) return true;
-            continue;
-        }
-        if (**place == '$') {
-            char name[32];
-            snprintf(name, sizeof name, "%.*s", (int)(rest - *place - 1), *place + 1);
-            directory = getenv(name);
-            if (!directory || *directory != '/') continue;
-        }
-        snprintf(pattern, sizeof pattern, "%s%s", directory, rest);
-        glob_t found;
-        bool loaded = false;
-        if (glob(pattern, 0, NULL, &found) != 0) continue;
-        for (size_t i = found.gl_pathc; i-- > 0 && !loaded;) loaded = lt_load(lt, found.gl_pathv[i]); // newest first
-        globfree(&found);
-        if (loaded) return true;
-    }
-    return false;
-}
-
 static void lt_log_admitted(const struct lt *lt) {
     int admitted = 0;
     for (size_t i = 0; i < lt->count; i++) admitted += lt->classes[i].entry.admitted != 0;
@@ -582,7 +538,7 @@ status lt_open(struct cuda_backend *cuda) {
     if (given && strcmp(given, "none") == 0) return OK;
     struct lt *lt;
     NEW(&lt, 1);
-    if (!(given ? lt_load(lt, given) : lt_search(lt))) {
+    if (!(given ? lt_load(lt, given) : cuda_find_library(lt_names, LT_FILE, lt_load, lt))) {
         free(lt);
         if (given) return UNAVAILABLE;
 #ifndef CARAVAN_EMULATED

@@ -58,7 +58,8 @@ struct cuda_backend {
     cudaStream_t stream;
     uint32_t *reports; // on the device: the bits of enum cuda_report that kernels have set since the last wait
     struct cuda_staging *staging;
-    struct lt *lt; // cuBLASLt, NULL if it is not there (cublaslt.cu)
+    struct lt *lt;     // cuBLASLt, NULL if it is not there (cublaslt.cu)
+    struct nccl *nccl; // NCCL, NULL if nobody has asked for it or it is not there (nccl.c)
     struct buffer scratch[CUDA_SCRATCH_SLOTS];
     struct graph *recording; // operations are recorded into it, and may not allocate or wait; NULL: they are computed
     int graphs;              // that exist
@@ -130,6 +131,13 @@ status cuda_staging_new(struct cuda_staging **out);
 // NULL is fine; sets *staging to NULL.
 void cuda_staging_free(struct cuda_staging **staging);
 
+// ---- libraries ----
+
+// Calls `load` with one file after another that a library of NVIDIA may be, until it returns true: `names`, up to NULL,
+// for which the loader looks; then `file`, a pattern, in the places where it is installed. Returns whether it did.
+bool cuda_find_library(const char *const *names, const char *file, bool (*load)(void *self, const char *path),
+                       void *self);
+
 // ---- tensors ----
 
 // Whether elements can be copied, or converted between float types.
@@ -167,6 +175,12 @@ static inline bool tensor_aligned16(struct tensor t) {
     BACKEND_OPERATIONS(X)                                                                                              \
     X(buffer_export)                                                                                                   \
     X(buffer_import)                                                                                                   \
+    X(comm_library)                                                                                                    \
+    X(comm_id)                                                                                                         \
+    X(comm_new)                                                                                                        \
+    X(comm_free)                                                                                                       \
+    X(comm_exchange)                                                                                                   \
+    X(comm_test)                                                                                                       \
     X(graph_begin)                                                                                                     \
     X(graph_end)                                                                                                       \
     X(graph_launch)                                                                                                    \

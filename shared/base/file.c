@@ -166,20 +166,35 @@ void file_map_release(struct file_map *map) {
     *map = (struct file_map){0};
 }
 
+// Writes into what is no file: a device or a pipe. It keeps its name, since /dev/null is everybody's.
+static status file_write_special(const char *path, const void *data, size_t size) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    bool written = fd >= 0 && fd_write_all(fd, data, size);
+    if (fd >= 0 && close(fd)) written = false;
+    return written ? OK : file_fail(UNAVAILABLE, path, "cannot write: ");
+}
+
 status file_write_atomic(const char *path, const void *data, size_t size) {
     struct arena arena = {0};
     struct utsname host = {0};
+    struct stat info;
+    char real[PATH_MAX];
     status result = OK;
+    if (!stat(path, &info) && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+        return file_write_special(path, data, size);
     uname(&host);
-    const char *temporary = arena_printf(&arena, "%s.%s.%d.tmp", path, host.nodename, (int)getpid());
+    // A symbolic link stays, and the file that it names is replaced.
+    const bool link = !lstat(path, &info) && S_ISLNK(info.st_mode) && realpath(path, real);
+    const char *target = link ? real : path;
+    const char *temporary = arena_printf(&arena, "%s.%s.%d.tmp", target, host.nodename, (int)getpid());
     const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     bool written = fd >= 0 && fd_write_all(fd, data, size) && !fsync(fd);
     if (fd >= 0 && close(fd)) written = false; // a close that works leaves errno as it is
-    if (!written || rename(temporary, path)) {
+    if (!written || rename(temporary, target)) {
         result = file_fail(UNAVAILABLE, path, "cannot write: ");
         if (fd >= 0) unlink(temporary);
     } else {
-        result = dir_sync(path_parent(&arena, path));
+        result = dir_sync(path_parent(&arena, target));
     }
     arena_release(&arena);
     return result;
@@ -285,21 +300,11 @@ void dir_remove_old(const char *path, const char *prefix, const char *keep, int6
     struct stat info;
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         const char *name = entry->d_name;
-        if (strncmp(name, prefix, strlen(prefix)) != 0 || !strcmp(name, keep)) continue;
+        if (strncmp(name, prefix, strlen(prefix)) != 0 || !strncmp(name, keep, strlen(keep))) continue;
         if (seconds && (fstatat(dirfd(dir), name, &info, 0) || time(NULL) - info.st_mtime <= seconds)) continue;
         (void)unlinkat(dirfd(dir), name, 0);
     }
     if (dir) closedir(dir);
-}
-
-status dir_check_model(const char *path) {
-    struct arena arena = {0};
-    const bool adapters = path_exists(path_join(&arena, path, "adapter_config.json")) &&
-                          !path_exists(path_join(&arena, path, "config.json"));
-    arena_release(&arena);
-    if (!adapters) return OK;
-    return fail(DATAERR, "%s: adapters, not a model: give the model that they belong to, and this directory as adapter",
-                path);
 }
 
 bool path_exists(const char *path) {

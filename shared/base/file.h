@@ -73,7 +73,8 @@ void file_map_release(struct file_map *map);
 
 // Replaces the file at `path` atomically: writes PATH.HOST.PID.tmp, syncs it, renames it and syncs the directory. A
 // reader sees the old content or the new, also when several processes or machines write it. UNAVAILABLE; the old file
-// is then untouched and the temporary one removed, unless only the sync of the directory failed.
+// is then untouched and the temporary one removed, unless only the sync of the directory failed. A symbolic link stays
+// a link, to the new file; a device or a pipe, such as /dev/null, is written into and stays what it is.
 status file_write_atomic(const char *path, const void *data, size_t size);
 
 // Appends to the file at `path`, of which this process is the only writer, with one write, so that no reader sees half
@@ -112,13 +113,10 @@ status dir_sync(const char *path);
 // Removes a directory and everything in it. A missing one is fine. UNAVAILABLE.
 status dir_remove(const char *path);
 
-// Removes the files of a directory whose names begin with `prefix`, except `keep` and those that were modified in the
-// last `seconds` (0: none). A file that cannot be removed stays; a missing directory is fine.
+// Removes the files of a directory whose names begin with `prefix`, except those whose names begin with `keep` and
+// those that were modified in the last `seconds` (0: none). A file that cannot be removed stays; a missing directory is
+// fine.
 void dir_remove_old(const char *path, const char *prefix, const char *keep, int64_t seconds);
-
-// DATAERR, which says what to do, if a directory has adapters (LoRA), as PEFT writes them, where a model is wanted; OK
-// for any other one.
-status dir_check_model(const char *path);
 
 // Whether `path` exists, as a dangling symbolic link too.
 bool path_exists(const char *path);

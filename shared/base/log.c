@@ -50,7 +50,12 @@ const char *log_name(void) {
     return log_program;
 }
 
-__attribute__((format(printf, 1, 0))) static void log_write(const char *format, va_list arguments) {
+void log_clean(char *text) {
+    for (char *at = text; *at; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f) *at = '?';
+}
+
+__attribute__((format(printf, 2, 0))) static void log_write(bool clean, const char *format, va_list arguments) {
     char line[LOG_LINE_SIZE], when[LOG_TIME_SIZE] = "";
     static_assert(sizeof line > sizeof when + LOG_SUFFIX_SIZE + 1024, "the prefix must fit");
     if (log_time_on) {
@@ -64,6 +69,7 @@ __attribute__((format(printf, 1, 0))) static void log_write(const char *format, 
     assert(used > 0 && used < (int)sizeof line - 1);
     int size = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
     if (size < 0) return;
+    if (!clean) log_clean(line + used);
     used = size < (int)sizeof line - 1 - used ? used + size : (int)sizeof line - 2;
     line[used++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);
@@ -73,7 +79,14 @@ __attribute__((format(printf, 1, 0))) static void log_write(const char *format, 
 void log_info(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    log_write(format, arguments);
+    log_write(false, format, arguments);
+    va_end(arguments);
+}
+
+void log_lines(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    log_write(true, format, arguments);
     va_end(arguments);
 }
 
@@ -81,7 +94,7 @@ void log_debug(const char *format, ...) {
     if (!log_debug_on) return;
     va_list arguments;
     va_start(arguments, format);
-    log_write(format, arguments);
+    log_write(false, format, arguments);
     va_end(arguments);
 }
 

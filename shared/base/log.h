@@ -23,8 +23,14 @@ const char *log_skip_time(const char *line);
 // Returns the name given to log_open, without the suffix; "caravan" before that.
 const char *log_name(void);
 
-// Writes a formatted line with one write(). Lines over 4 KiB are cut. Safe from any thread.
+// Replaces control characters by '?': a name out of a file may have line breaks or steer the terminal.
+void log_clean(char *text);
+
+// Writes a formatted line, cleaned, with one write(). Lines over 4 KiB are cut. Safe from any thread.
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// The same without cleaning: of a clean text that was broken into lines for a terminal.
+void log_lines(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // The same, only if CARAVAN_DEBUG is set.
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,12 +1,15 @@
 #include "shared/base/pool.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "shared/base/memory.h"
 
@@ -92,10 +95,48 @@ static void *pool_worker_main(void *argument) {
     return NULL;
 }
 
+// Reads up to two numbers at the beginning of a file. Returns how many there are.
+static int pool_read_numbers(const char *dir, const char *name, long long *first, long long *second) {
+    char path[4500];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "re");
+    const int count = file ? fscanf(file, "%lld %lld", first, second) : 0;
+    if (file) fclose(file);
+    return count;
+}
+
+int pool_quota(const char *root, const char *self) {
+    char line[4096], dir[4400];
+    long long least = INT_MAX, quota = 0, period = 0, none;
+    FILE *file = fopen(self, "re");
+    while (file && fgets(line, sizeof line, file)) { // NUMBER:CONTROLLERS:PATH
+        line[strcspn(line, "\n")] = 0;
+        const bool second = !strncmp(line, "0::", 3); // version of the interface
+        char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!path) continue;
+        *path++ = *controllers = ',';
+        const char *cpu = strstr(controllers, ",cpu,");
+        if (!second && (!cpu || cpu >= path)) continue;
+        snprintf(dir, sizeof dir, "%s%s%s", root, second ? "" : "/cpu", path);
+        // A cgroup, and each one that it is in, has so many microseconds of processors in each period.
+        for (char *slash = dir; slash; slash = strlen(dir) > strlen(root) ? strrchr(dir, '/') : NULL) {
+            if (slash != dir) *slash = 0;
+            const bool limited = second ? pool_read_numbers(dir, "cpu.max", &quota, &period) == 2
+                                        : pool_read_numbers(dir, "cpu.cfs_quota_us", &quota, &none) > 0 &&
+                                              pool_read_numbers(dir, "cpu.cfs_period_us", &period, &none) > 0;
+            if (limited && quota > 0 && period > 0 && (quota - 1) / period + 1 < least)
+                least = (quota - 1) / period + 1;
+        }
+    }
+    if (file) fclose(file);
+    return (int)least;
+}
+
 int pool_processors(void) {
     cpu_set_t set;
     const int count = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-    return count > 0 ? count : 1;
+    const int quota = pool_quota("/sys/fs/cgroup", "/proc/self/cgroup"), most = quota < count ? quota : count;
+    return most > 0 ? most : 1;
 }
 
 status pool_new(struct pool **out, int threads) {

@@ -5,8 +5,13 @@
 
 struct pool;
 
-// Returns how many processors this process may use, 1 or more.
+// Returns how many processors this process may use, 1 or more: those that it may run on, and no more than its cgroups
+// give it time of, as to a container.
 int pool_processors(void);
+
+// Returns how many processors' time the cgroups allow, rounded up; INT_MAX: any. `root` is /sys/fs/cgroup and `self`
+// /proc/self/cgroup, of either version of the interface; others in tests.
+int pool_quota(const char *root, const char *self);
 
 // Makes a pool of `threads` threads, the caller's own included; 0 means one for each processor that this process may
 // use. Free it with pool_free. UNAVAILABLE.

@@ -71,13 +71,19 @@ status ranks_await(struct ranks *ranks, struct rank_exchange **exchange) {
     return rank_exchange_end(ranks, exchange, true);
 }
 
+status ranks_check(struct ranks *ranks, double waited) {
+    const status result = ranks->calls->check(ranks, waited);
+    ranks->failed = ranks->failed || result != OK;
+    return result;
+}
+
 status ranks_fail(struct ranks *ranks, status result) {
     if (!ranks->failed) ranks->calls->give_up(ranks, result, fail_text());
     ranks->failed = true;
     return result;
 }
 
-status ranks_gather(struct ranks *ranks, void *all, size_t bytes) {
+static status rank_gather(struct ranks *ranks, void *all, size_t bytes, bool patient) {
     struct rank_exchange *exchange;
     struct rank_piece *sends, *receives;
     const size_t count = (size_t)ranks->count;
@@ -89,9 +95,17 @@ status ranks_gather(struct ranks *ranks, void *all, size_t bytes) {
         receives[rank] = (struct rank_piece){rank, data + (size_t)rank * bytes, bytes};
     }
     status result = ranks_begin(ranks, sends, count, receives, count, &exchange);
-    if (result == OK) result = ranks_end(ranks, &exchange);
+    if (result == OK) result = rank_exchange_end(ranks, &exchange, patient);
     free(sends);
     return result;
+}
+
+status ranks_gather(struct ranks *ranks, void *all, size_t bytes) {
+    return rank_gather(ranks, all, bytes, false);
+}
+
+status ranks_await_all(struct ranks *ranks, void *all, size_t bytes) {
+    return rank_gather(ranks, all, bytes, true);
 }
 
 void ranks_free(struct ranks **ranks) {

@@ -35,9 +35,12 @@ struct rank_exchange;
 struct ranks {
     const struct ranks_calls *calls;
     int own, count;
+    // partner[r]: the rank on rank 0's machine that reads and writes files for rank r, which is r itself there. NULL:
+    // every rank reads and writes them.
+    const int *partner;
     uint64_t begun; // exchanges
     uint64_t sent;  // bytes of pieces that this rank has sent, in the exchanges that were ended
-    double waited;  // seconds in ranks_end and ranks_await: for the others, and for bytes on their way
+    double waited;  // seconds in ranks_end and ranks_await, and others: for ranks, and for bytes on their way
     bool failed;    // an exchange has failed, or this rank: nothing can be exchanged any more
 };
 
@@ -52,6 +55,10 @@ status ranks_end(struct ranks *ranks, struct rank_exchange **exchange);
 // As ranks_end, however long the others take before they begin: a rank whose process runs is not given up.
 status ranks_await(struct ranks *ranks, struct rank_exchange **exchange);
 
+// OK while all ranks are there. For a caller that waits for other ranks outside of an exchange: `waited` are the
+// seconds that it has done so. UNAVAILABLE when one is gone, when they are too many, or as ranks_end. Does not wait.
+status ranks_check(struct ranks *ranks, double waited);
+
 // This rank cannot go on, for the reason in fail_text(), which stays: what the others wait for, or will, fails with
 // `result` if that is DATAERR or BUG, else with UNAVAILABLE. Does nothing after a failure. Returns `result`.
 status ranks_fail(struct ranks *ranks, status result);
@@ -59,6 +66,10 @@ status ranks_fail(struct ranks *ranks, status result);
 // all[r] = the `bytes` bytes that rank r has at all[r], for every r; waits for all, so it is a barrier. It is an
 // exchange like others. For small things: ids, hashes, sums of squares.
 status ranks_gather(struct ranks *ranks, void *all, size_t bytes);
+
+// As ranks_gather, however long the others take before they begin, as in ranks_await: where they read or write files,
+// which a slow disk or network may hold up for longer than a rank may hang.
+status ranks_await_all(struct ranks *ranks, void *all, size_t bytes);
 
 // Leaves the others, who then miss this rank if they await it, and frees the ranks. May wait for seconds until the
 // others leave, too. NULL is fine; sets *ranks to NULL.
@@ -85,6 +96,7 @@ struct ranks_calls {
     // The exchange stays the implementation's until `end` returns. `patient`: as ranks_await.
     void (*begin)(struct ranks *ranks, struct rank_exchange *exchange);
     status (*end)(struct ranks *ranks, struct rank_exchange *exchange, bool patient);
+    status (*check)(struct ranks *ranks, double waited);
     void (*give_up)(struct ranks *ranks, status code, const char *text); // does not wait
     void (*free)(struct ranks *ranks); // also of `ranks` itself; no exchange is under way
 };

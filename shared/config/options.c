@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include "shared/base/file.h"
@@ -216,8 +216,8 @@ static status option_value_parse(struct option_value *value, const struct option
         return range->from > range->to ? fail(USAGE, "%s: %s ends before it begins", option->name, text) : OK;
     }
     case OPTION_BOOL:
-        value->boolean = choice_index("true|yes|on|1", text) >= 0;
-        if (value->boolean || choice_index("false|no|off|0", text) >= 0) return OK;
+        value->boolean = choice_index("true|True|TRUE|yes|Yes|YES|on|On|ON|1", text) >= 0; // as in YAML 1.1
+        if (value->boolean || choice_index("false|False|FALSE|no|No|NO|off|Off|OFF|0", text) >= 0) return OK;
         return option_value_mismatch(option, "true or false", text);
     case OPTION_SIZE:
         if (parse_bytes(text, &value->integer) && value->integer > 0) return OK;
@@ -260,6 +260,13 @@ status option_check(const struct option *option, const char *value) {
     struct option_value parsed;
     TRY(option_value_parse(&parsed, option, value));
     return option_value_check_bounds(&parsed, option, value);
+}
+
+bool option_file_exists(const struct option *option, const char *path) {
+    struct stat info;
+    if (stat(path, &info)) return false;
+    errno = ENOTDIR;
+    return !option->directory || S_ISDIR(info.st_mode);
 }
 
 static bool option_is_path(const struct option *option, const char *value) {
@@ -362,7 +369,7 @@ status options_set(struct options *options, const char *name, const char *value)
     key->stored = true;
     TRY(option_value_check_bounds(&parsed, option, value));
     if (option->type == OPTION_FILE && !options->any_files && choice_index(option->choices, value) < 0 &&
-        access(value, F_OK))
+        !option_file_exists(option, value))
         return fail(file_read_status(errno), "%s: %s: %s", option->name, value, strerror(errno));
     return OK;
 }

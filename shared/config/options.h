@@ -67,6 +67,7 @@ struct option {
     bool command_line_only;                       // not to be written in a pipeline file
     bool required;                                // its field is a string
     bool repeatable;                              // may be given many times
+    bool directory;                               // OPTION_FILE: it must be a directory
     bool not_hashed;                              // changes how, not what, a stage computes: not part of options_hash
     const char *help;                             // one line
 };
@@ -120,6 +121,9 @@ const char *option_argument(const struct option *option, struct arena *arena);
 
 // Checks a value against an option, not whether files exist. USAGE with "NAME: what is wrong".
 status option_check(const struct option *option, const char *value);
+
+// Whether `path`, a value of OPTION_FILE, is there and, where it must be, a directory; errno says why not.
+bool option_file_exists(const struct option *option, const char *path);
 
 // Returns whether two values of the option say the same: two spellings of one number do.
 bool option_same_value(const struct option *option, const char *a, const char *b);
@@ -186,8 +190,8 @@ status options_set(struct options *options, const char *name, const char *value)
 
 // Reads --name value, --name=value, --flag, --no-flag; '-' and '_' are the same; `--` ends the options. Operands are
 // moved behind the options; *rest is the index of the first one, or argc. --help and --version print to standard output
-// and return END. Reads the file of --config first, so the command line wins. USAGE for what is wrong, for required
-// options that are missing, and for options that break a rule.
+// and return END, or UNAVAILABLE when that cannot be written. Reads the file of --config first, so the command line
+// wins. USAGE for what is wrong, for required options that are missing, and for options that break a rule.
 status options_parse(struct options *options, int argc, char **argv, int *rest);
 
 // A rule of a table that the options break.

@@ -224,10 +224,9 @@ status options_parse(struct options *options, int argc, char **argv, int *rest) 
             buf_printf(&text, "%s %s\n", table->program, CARAVAN_VERSION);
     }
     if (text.size) {
-        fwrite(text.data, 1, text.size, stdout);
-        fflush(stdout);
+        const bool written = fwrite(text.data, 1, text.size, stdout) == text.size && !fflush(stdout);
         buf_release(&text);
-        return fail(END, "help was printed");
+        return written ? fail(END, "help was printed") : fail(UNAVAILABLE, "cannot write to standard output");
     }
     TRY(options_parse_all(options, argc, argv, true, &operands));
     TRY(options_parse_all(options, argc, argv, false, &operands));

@@ -95,6 +95,16 @@ const char *pipeline_value(const struct pipeline_stage *stage, const char *key) 
     return found ? found->value : NULL;
 }
 
+bool pipeline_does_without(const struct pipeline *pipeline, const struct pipeline_stage *stage, const struct key *key,
+                           int machine) {
+    const struct pipeline_stage *source = pipeline->stages;
+    const struct option *option = stage->kind ? option_find(&stage->kind->options, key->name) : NULL;
+    const char *given = pipeline_value(source, key->name);
+    return option && option->type == OPTION_FILE && option->from_source && given && !strcmp(given, key->value) &&
+           stage->kind != &stage_kinds[STAGE_FRAMES] && !pipeline_stage_runs_on(source, machine) &&
+           !option_file_exists(option, key->value);
+}
+
 int pipeline_stage_machine(const struct pipeline_stage *stage, size_t i) {
     assert(i < pipeline_stage_machine_count(stage));
     return stage->machine_count ? stage->machines[i] : 0;
@@ -111,7 +121,8 @@ bool pipeline_stage_runs_on(const struct pipeline_stage *stage, int machine) {
 }
 
 int pipeline_stage_ranks(const struct pipeline_stage *stage) {
-    return stage->kind && stage->kind->trains && stage->replicas > 1 ? stage->replicas : 0;
+    const int ranks = stage->replicas * (int)pipeline_stage_machine_count(stage);
+    return stage->kind && stage->kind->trains && ranks > 1 ? ranks : 0;
 }
 
 void pipeline_set(struct pipeline_stage *stage, const char *key, const char *value) {

@@ -46,11 +46,13 @@ void diagnostics_release(struct diagnostics *diagnostics);
 
 // ---- the pipeline ----
 
+enum { PIPELINE_MAX_STAGE = 63 }; // bytes of a stage's name, with which the names of its sockets begin
+
 struct pipeline_stage {
-    const char *name;
+    const char *name; // no blanks, no '/'
     struct location at;
     const struct stage_kind *kind; // NULL: a user's program
-    const char *program;           // of a user: an absolute path; NULL otherwise
+    const char *program;           // of a user: an absolute path, or a name that is not in PATH here; NULL otherwise
     int replicas;                  // on each of its machines, 1 or more; of optim its ranks
     int *machines;                 // indices of those that were named, in this order
     size_t machine_count;          // 0: none was named
@@ -69,7 +71,9 @@ struct pipeline_machine {
 };
 
 // TCP ports. Each machine has a first port, that of its supervisor, and then PIPELINE_STAGE_PORTS ports for each stage
-// in the order of the flow. So the ports of a process do not depend on the replicas and machines of other stages.
+// in the order of the flow. So the ports of a process do not depend on the replicas and machines of other stages. Of
+// ranks only the first one listens on a port of replicas; where they run on several machines, those of a machine listen
+// for each other on the ports from the second one on.
 enum { PIPELINE_FIRST_PORT = 5600, PIPELINE_STAGE_PORTS = 64 };
 
 // All strings live in the arena, and what a stage was given in that of its options, too. The machines are on the heap.
@@ -92,7 +96,8 @@ struct pipeline {
 };
 
 // Reads the file and then applies each of sets[0..count): "stage.key=value", or "key=value" for a key of the file.
-// `alone`: for what needs the file alone; models, data and programs that are missing are then no mistakes. DATAERR when
+// `alone`: for what needs the file alone; models, data and programs that are missing are then no mistakes. Nor are they
+// where the file has several machines, each of which needs those of its own stages (inspection.h). DATAERR when
 // the file is wrong: `diagnostics` gets a line for each mistake ("FILE:LINE:COLUMN: what is wrong", by line),
 // fail_text() says how many. USAGE when only `sets` are wrong. Free with pipeline_free.
 status pipeline_read(struct pipeline **out, const char *path, bool alone, const char *const *sets, size_t count,
@@ -133,8 +138,23 @@ int pipeline_port(const struct pipeline *pipeline, const struct pipeline_machine
 // Appends a table with the address of each machine and the TCP ports that the others must reach there.
 void pipeline_ports_text(const struct pipeline *pipeline, struct buf *out);
 
-// Returns how many processes of the stage train together, its ranks; 0 if it is no such stage or only one trains.
+// Returns how many processes of the stage train together, its ranks on all its machines; 0 if it is no such stage or
+// only one trains.
 int pipeline_stage_ranks(const struct pipeline_stage *stage);
+
+// Returns what to say of a file or directory that a key names and that is not there ("PATH: No such file or directory",
+// then what may have been meant), in the arena; NULL if it is there, or if the option takes no file. `dir`: relative
+// paths of this file start there.
+const char *pipeline_missing_file(const struct option *option, const char *name, const char *dir, const char *path,
+                                  struct arena *arena);
+
+// The same for a stage's program: a path, or a bare name that was not found in PATH.
+const char *pipeline_missing_program(const char *program, struct arena *arena);
+
+// Whether a stage does without a file on a machine: it is not there, and the stage has its name from the source, which
+// runs elsewhere. So it is with media_root, whose frames it is sent. Not frames itself, which reads there.
+bool pipeline_does_without(const struct pipeline *pipeline, const struct pipeline_stage *stage, const struct key *key,
+                           int machine);
 
 // Returns the value of a stage's key as given or inherited, NULL if it is at its default.
 const char *pipeline_value(const struct pipeline_stage *stage, const char *key);

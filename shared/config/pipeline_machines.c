@@ -1,4 +1,5 @@
 // The machines of a pipeline: ranges of them, their groups, the machines of each stage, and the TCP ports.
+#include <arpa/inet.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,6 +165,17 @@ void validate_machines(struct parsed_file *file) {
         if (machine->name[strcspn(machine->name, "/ \t\r\n")])
             diagnostic_add(&file->diagnostics, machine->at, "%s: a machine's name has no spaces and no '/'",
                            machine->name);
+        const struct key *at = key_list_find(&machine->keys, "address");
+        if (machine->address) {
+            struct in6_addr v6;
+            const size_t length = strcspn(machine->address, "%"); // fe80::1%eth0
+            const char *number = arena_strndup(arena, machine->address, length);
+            if (!*machine->address || machine->address[strcspn(machine->address, "/@ \t\r\n")] ||
+                (strchr(machine->address, ':') && inet_pton(AF_INET6, number, &v6) != 1))
+                diagnostic_add(&file->diagnostics, at->value_at,
+                               "%s: address: '%s' is no host name and no IP address; a port is the key `port`",
+                               machine->name, machine->address);
+        }
         if (pipeline_find_machine(pipeline, machine->name) != (int)i)
             diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine with this name", machine->name);
     }
@@ -183,9 +195,8 @@ void validate_machines(struct parsed_file *file) {
         if (on) pipeline_resolve(file, &set, arena_printf(arena, "%s: on", stage->name), on, groups, known);
         stage->machines = set.list;
         stage->machine_count = set.count;
-        if (set.count > 1 && stage->kind && stage->kind->single)
-            diagnostic_add(&file->diagnostics, on->value_at, "%s: on: it runs on one machine%s", stage->name,
-                           trains ? ", and so do all its ranks" : "");
+        if (set.count > 1 && stage->kind && stage->kind->single && !trains)
+            diagnostic_add(&file->diagnostics, on->value_at, "%s: on: it runs on one machine", stage->name);
     }
 }
 
@@ -200,8 +211,12 @@ int pipeline_port(const struct pipeline *pipeline, const struct pipeline_machine
 // The ports on a machine of the i-th stage, or, for i = -1, of the supervisor. *count is 0 if the stage runs elsewhere.
 static int pipeline_port_range(const struct pipeline *pipeline, int machine, int i, int *count) {
     const struct pipeline_stage *stage = i < 0 ? NULL : &pipeline->stages[i];
+    const int first = pipeline_port(pipeline, &pipeline->machines[machine], stage);
     *count = !stage ? 1 : pipeline_stage_runs_on(stage, machine) ? stage->replicas : 0;
-    return pipeline_port(pipeline, &pipeline->machines[machine], stage);
+    if (!*count || !stage || !pipeline_stage_ranks(stage)) return first;
+    const bool leads = pipeline_stage_machine(stage, 0) == machine;
+    *count = leads + (pipeline_stage_machine_count(stage) > 1 ? stage->replicas : 0);
+    return first + !leads;
 }
 
 void validate_placement(struct parsed_file *file) {
@@ -210,15 +225,32 @@ void validate_placement(struct parsed_file *file) {
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         const struct key *replicas = key_list_find(&stage->options.given, "replicas"),
+                         *ranks = key_list_find(&stage->options.given, "ranks"),
                          *on = key_list_find(&stage->options.given, "on");
         if (machines > 1 && stage->replicas > PIPELINE_STAGE_PORTS && replicas)
             diagnostic_add(&file->diagnostics, replicas->value_at,
                            "%s: replicas: %d is out of range: 1 to %d where the file has several machines", stage->name,
                            stage->replicas, PIPELINE_STAGE_PORTS);
+        if (ranks && pipeline_stage_ranks(stage) && stage->machine_count > 1 && stage->replicas >= PIPELINE_STAGE_PORTS)
+            diagnostic_add(&file->diagnostics, ranks->value_at,
+                           "%s: ranks: %d is out of range: 1 to %d where they run on several machines", stage->name,
+                           stage->replicas, PIPELINE_STAGE_PORTS - 1);
         if (on && stage->machine_count > 1 && i + 1 == pipeline->stage_count && !(stage->kind && stage->kind->single))
             diagnostic_add(&file->diagnostics, on->value_at,
                            "%s: on: the last stage runs on one machine, whose store gets the whole groups",
                            stage->name);
+        for (int k = 0; k < stages; k++) { // replicas are named STAGE, STAGE-2, STAGE-3 ...
+            const struct pipeline_stage *other = &pipeline->stages[k];
+            const size_t length = strlen(other->name);
+            if (strncmp(stage->name, other->name, length) != 0 || stage->name[length] != '-') continue;
+            const char *number = stage->name + length + 1;
+            const size_t digits = strspn(number, "0123456789");
+            const size_t replicas_there = (size_t)other->replicas * pipeline_stage_machine_count(other);
+            const unsigned long which = digits && !number[digits] && *number != '0' ? strtoul(number, NULL, 10) : 0;
+            if (which > 1 && which <= replicas_there)
+                diagnostic_add(&file->diagnostics, stage->at, "%s: replica %lu of %s has this name", stage->name, which,
+                               other->name);
+        }
     }
     for (int m = 0; m < machines && machines > 1; m++) {
         const struct pipeline_machine *machine = &pipeline->machines[m];

@@ -128,8 +128,9 @@ static const char *pipeline_parse_name(struct parsed_file *file, const char *nam
     return copy;
 }
 
+// `as_written`: the name keeps its '-'.
 static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, const yaml_node_t *name_node,
-                               const yaml_node_t *value_node) {
+                               const yaml_node_t *value_node, bool as_written) {
     const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
     struct location name_at = yaml_node_location(name_node), value_at = yaml_node_location(value_node);
     struct key *items = NULL, **link = &items;
@@ -139,7 +140,7 @@ static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, 
         return;
     }
     const bool group = keys == &file->pipeline->machine_groups;
-    if (!group) name = pipeline_parse_name(file, name, strlen(name));
+    if (!as_written) name = pipeline_parse_name(file, name, strlen(name));
     if (value_node->type == YAML_SEQUENCE_NODE && (group || !strcmp(name, "on"))) { // an array of strings
         const yaml_node_item_t *item = value_node->data.sequence.items.start,
                                *end = value_node->data.sequence.items.top;
@@ -159,7 +160,7 @@ static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, 
                                 .value_at = item_at};
             link = &key->next;
         }
-        if (value) value = items->value;
+        if (value && items) value = items->value;
     } else if (!value) {
         diagnostic_add(&file->diagnostics, value_at, "%s: expected a value, not %s", name, yaml_node_kind(value_node));
     }
@@ -180,9 +181,15 @@ static void pipeline_parse_keys(struct parsed_file *file, struct key_list *keys,
                        yaml_node_kind(node));
         return;
     }
-    for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++)
+    yaml_node_pair_t *const first = node->data.mapping.pairs.start, *const end = node->data.mapping.pairs.top;
+    bool as_written = keys == &file->pipeline->machine_groups;
+    for (yaml_node_pair_t *pair = first; pair < end; pair++) {
+        const char *name = yaml_node_string(yaml_document_get_node(&file->tree.yaml, pair->key));
+        as_written |= name && !strcmp(name, "program"); // the other keys are its own
+    }
+    for (yaml_node_pair_t *pair = first; pair < end; pair++)
         pipeline_parse_key(file, keys, yaml_document_get_node(&file->tree.yaml, pair->key),
-                           yaml_document_get_node(&file->tree.yaml, pair->value));
+                           yaml_document_get_node(&file->tree.yaml, pair->value), as_written);
 }
 
 static void pipeline_parse_stages(struct parsed_file *file, const yaml_node_t *node) {
@@ -238,7 +245,7 @@ static void pipeline_parse_tree(struct parsed_file *file) {
         int section = 0;
         while (section < SECTIONS && !(name && !strcmp(name, sections[section]))) section++;
         if (section == SECTIONS) {
-            pipeline_parse_key(file, &pipeline->keys, name_node, value_node);
+            pipeline_parse_key(file, &pipeline->keys, name_node, value_node, false);
         } else if (nodes[section]) {
             diagnostic_add(&file->diagnostics, yaml_node_location(name_node), "%s is given twice", name);
         } else {
@@ -297,7 +304,11 @@ static void pipeline_parse_override(struct parsed_file *file, const char *set) {
         }
         keys = &stage->options.given;
     }
-    const char *name = pipeline_parse_name(file, start, (size_t)(equals - start));
+    const size_t length = (size_t)(equals - start);
+    const char *name = key_list_find(keys, "program") ? arena_strndup(&pipeline->arena, start, length)
+                                                      : pipeline_parse_name(file, start, length);
+    const struct key *run = dot ? NULL : key_list_find(keys, "run");
+    if (run && run->value_at.line && !strcmp(name, "run")) file->written_run = run->value;
     key_list_set(keys, &pipeline->arena, name, equals + 1, typed, typed);
 }
 
@@ -423,6 +434,7 @@ status pipeline_parse(struct pipeline **out, const char *path, bool alone, const
         goto done;
     }
     if (file.diagnostics.count == 0 || pipeline->stages_at.line) {
+        file.files_may_be_missing |= pipeline->machine_count > 1; // where each stage runs is not known yet
         for (size_t i = 0; i < count; i++) pipeline_parse_override(&file, sets[i]);
         validate_pipeline(&file);
         validate_machines(&file);

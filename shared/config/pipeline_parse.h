@@ -39,6 +39,7 @@ struct parsed_file {
     struct pipeline *pipeline;
     struct yaml_tree tree;
     const char *current_dir;   // relative paths of --set start here
+    const char *written_run;   // `run` of the file where --set gives another one, as it is written
     bool files_may_be_missing; // a file or program that is missing is no mistake
     struct diagnostics diagnostics;
 };

@@ -87,38 +87,56 @@ static const char *pipeline_validate_base_dir(const struct parsed_file *file, co
     return key->value_at.line ? file->pipeline->dir : file->current_dir;
 }
 
-// Checks a key's value. With `options` it goes into their struct. A relative path becomes absolute. Of a path that does
-// not exist it says what was meant where it looks like a name of Hugging Face's hub or of a shell.
-static void pipeline_validate_value(struct parsed_file *file, const char *owner, struct options *options,
-                                    struct key *key, const struct option *option) {
-    if (!key->value) return; // an array or a mapping, diagnosed already
-    struct arena *arena = &file->pipeline->arena;
-    const char *value = key->value,
-               *path = option_absolute(option, pipeline_validate_base_dir(file, key), value, arena);
-    if ((options ? options_set(options, key->name, path) : option_check(option, path)) != OK) {
-        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s", owner, fail_text());
-        return;
-    }
-    if (option->type != OPTION_FILE || choice_index(option->choices, path) >= 0 || file->files_may_be_missing ||
-        !access(path, F_OK)) {
-        key->value = path;
-        return;
-    }
-    const char *slash = strchr(value, '/'), *name = path_base_name(value), *reason = strerror(errno), *advice = "";
-    const bool model = !strcmp(key->name, "model") && *value != '~' && !strchr(value, '$');
+#define NOT_REPLACED "~ and variables are not replaced in a file: write the whole path"
+
+const char *pipeline_missing_file(const struct option *option, const char *name, const char *dir, const char *path,
+                                  struct arena *arena) {
+    if (option->type != OPTION_FILE || choice_index(option->choices, path) >= 0 || option_file_exists(option, path))
+        return NULL;
+    const char *reason = strerror(errno), *advice = "", *base = path_base_name(path), *value = path;
+    const size_t length = strlen(dir);
+    if (!strncmp(path, dir, length) && path[length] == '/') value += length + 1; // as it was written
+    const char *slash = strchr(value, '/');
+    const bool model = !strcmp(name, "model") && *value != '~' && !strchr(value, '$');
     const bool hub = model && slash && slash > value && slash[1] && !strchr(slash + 1, '/') && *value != '.' &&
                      strncmp(value, "models/", strlen("models/")) != 0 && access(path_parent(arena, path), F_OK);
     if (hub)
         advice = arena_printf(arena,
                               "; for the model of that name: hf download %s --local-dir models/%s, then %s: models/%s, "
                               "from this file's directory",
-                              value, slash + 1, key->name, slash + 1);
-    else if (model && !strncmp(name, "Qwen2", strlen("Qwen2")) && strstr(name, "-VL-"))
+                              value, slash + 1, name, slash + 1);
+    else if (model && !strncmp(base, "Qwen2", strlen("Qwen2")) && strstr(base, "-VL-"))
         advice =
-            arena_printf(arena, "; to have the released model there: hf download Qwen/%s --local-dir %s", name, path);
+            arena_printf(arena, "; to have the released model there: hf download Qwen/%s --local-dir %s", base, path);
     else if (*value == '~' || *value == '$')
-        advice = "; ~ and variables are not replaced in a file: write the whole path";
-    diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s: %s%s", owner, key->name, path, reason, advice);
+        advice = "; " NOT_REPLACED;
+    return arena_printf(arena, "%s: %s%s", path, reason, advice);
+}
+
+// Checks a key's value. With `options` it goes into their struct. A relative path becomes absolute.
+static void pipeline_validate_value(struct parsed_file *file, const char *owner, struct options *options,
+                                    struct key *key, const struct option *option) {
+    if (!key->value) return; // an array or a mapping, diagnosed already
+    struct arena *arena = &file->pipeline->arena;
+    const char *dir = pipeline_validate_base_dir(file, key), *path = option_absolute(option, dir, key->value, arena);
+    if (option->type == OPTION_PATH && (*key->value == '~' || *key->value == '$')) // a directory ~ would be made
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s: " NOT_REPLACED, owner, key->name, key->value);
+    if ((options ? options_set(options, key->name, path) : option_check(option, path)) != OK) {
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s", owner, fail_text());
+        return;
+    }
+    const char *missing =
+        file->files_may_be_missing ? NULL : pipeline_missing_file(option, key->name, dir, path, arena);
+    if (missing)
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s", owner, key->name, missing);
+    else
+        key->value = path;
+}
+
+const char *pipeline_missing_program(const char *program, struct arena *arena) {
+    if (!strchr(program, '/'))
+        return arena_printf(arena, "%s is not in PATH (for a file beside this one: ./%s)", program, program);
+    return access(program, X_OK) ? arena_printf(arena, "%s: %s", program, strerror(errno)) : NULL;
 }
 
 // A program is a path from the file's directory; a bare name is looked for in PATH.
@@ -135,19 +153,14 @@ static void pipeline_validate_program(struct parsed_file *file, const struct pip
         if (*key->value && access(candidate, X_OK) == 0) path = candidate;
         search += length + (search[length] == ':');
     }
-    if (!path && !file->files_may_be_missing)
-        diagnostic_add(&file->diagnostics, key->value_at,
-                       "%s: program: %s is not in PATH (for a file beside this one: ./%s)", stage->name, key->value,
-                       key->value);
-    else if (path && !file->files_may_be_missing && access(path, X_OK))
-        diagnostic_add(&file->diagnostics, key->value_at, "%s: program: %s: %s", stage->name, path, strerror(errno));
-    else if (path)
-        key->value = path;
+    if (path) key->value = path;
+    const char *missing = file->files_may_be_missing ? NULL : pipeline_missing_program(key->value, arena);
+    if (missing) diagnostic_add(&file->diagnostics, key->value_at, "%s: program: %s", stage->name, missing);
 }
 
 static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_stage *stage) {
     const struct stage_kind *kind = stage_kind_find(stage->name);
-    bool program = key_list_find(&stage->options.given, "program") != NULL;
+    const struct key *program = key_list_find(&stage->options.given, "program");
     stage->kind = program ? NULL : kind;
     if (stage->kind) { // what was given stays to be checked
         const struct key_list given = stage->options.given;
@@ -169,7 +182,12 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
             pipeline_validate_program(file, stage, key);
             continue;
         }
-        if (!option && program) continue; // the program's own
+        if (!option && program) { // the program's own
+            if (key->value && strchr(key->value, '\n'))
+                diagnostic_add(&file->diagnostics, key->value_at,
+                               "%s: %s: a line break, which is not passed to a program", stage->name, key->name);
+            continue;
+        }
         struct options *options = option ? NULL : &stage->options;
         if (!option && kind) option = option_find(&kind->options, key->name);
         if (kind && !option)
@@ -180,6 +198,24 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
         else if (option)
             pipeline_validate_value(file, stage->name, options, key, option);
     }
+    if (program && kind == &stage_kinds[STAGE_SOURCE]) // it would read no groups, and wait for some
+        diagnostic_add(&file->diagnostics, program->name_at,
+                       "%s: program: only for stages behind it; write the groups to a file, and give it as `data` with "
+                       "`format: caravan`",
+                       stage->name);
+    bool plain = true; // its name may stand in those of files
+    for (const char *at = stage->name; *at; at++) plain &= (unsigned char)*at > ' ' && *at != '/' && *at != 0x7F;
+    if (!plain)
+        diagnostic_add(&file->diagnostics, stage->at, "%s: a stage's name has no spaces and no '/'", stage->name);
+    // SUPERVISOR_NAME, and the names of its files: caravan-1, caravan-2 ...
+    const bool numbered =
+        !strncmp(stage->name, "caravan-", 8) && !stage->name[8 + strspn(stage->name + 8, "0123456789")];
+    if (!strcmp(stage->name, "caravan") || numbered)
+        diagnostic_add(&file->diagnostics, stage->at, "%s: the name of the program itself, not of a stage",
+                       stage->name);
+    if (strlen(stage->name) > PIPELINE_MAX_STAGE)
+        diagnostic_add(&file->diagnostics, stage->at, "%s: a stage's name has at most %d bytes", stage->name,
+                       PIPELINE_MAX_STAGE);
     for (struct pipeline_stage *other = file->pipeline->stages; other < stage; other++)
         if (!strcmp(other->name, stage->name))
             diagnostic_add(&file->diagnostics, stage->at, "%s: a second stage with this name; the first is in line %zu",
@@ -192,6 +228,26 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
     if (kind && kind->single && replicas && replicas->value && strcmp(replicas->value, "1") != 0)
         diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: must be 1%s", stage->name,
                        kind->trains ? "; `ranks` are processes that train together" : "");
+}
+
+// What --set gives the file must change something: in RUN/pipeline.yaml each stage gives its own.
+static void pipeline_validate_overrides(struct parsed_file *file) {
+    const struct pipeline *pipeline = file->pipeline;
+    for (const struct key *top = pipeline->keys.first; top; top = top->next) {
+        const struct pipeline_stage *gives = NULL;
+        bool taken = top->value_at.line || !top->value || !pipeline_validate_find_shared(top->name);
+        for (size_t i = 0; i < pipeline->stage_count && !taken; i++) {
+            const struct pipeline_stage *stage = &pipeline->stages[i];
+            const struct option *option = stage->kind ? option_find(&stage->kind->options, top->name) : NULL;
+            const struct key *key = option && !option->own ? key_list_find(&stage->options.given, top->name) : NULL;
+            taken = key && !key->value_at.line;
+            if (key && !gives) gives = stage;
+        }
+        if (!taken && gives)
+            diagnostic_add(&file->diagnostics, top->value_at,
+                           "%s=%s changes nothing: each stage that has it gives its own; say %s.%s=%s", top->name,
+                           top->value, gives->name, top->name, top->value);
+    }
 }
 
 void validate_pipeline(struct parsed_file *file) {
@@ -226,7 +282,20 @@ void validate_pipeline(struct parsed_file *file) {
     // below the run's.
     const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
     const struct pipeline_stage *optim = pipeline_find_stage(pipeline, stage_kinds[STAGE_OPTIM].name);
-    const struct key *run = key_list_find(&pipeline->keys, "run");
+    struct key *run = key_list_find(&pipeline->keys, "run");
+    if (run && run->value) { // one directory has one spelling, by which it is known which run is meant
+        char *path = arena_strndup(&pipeline->arena, run->value, strlen(run->value)), *end = path;
+        for (const char *at = path; *at; at++)
+            if (*at != '/' || end == path || end[-1] != '/') *end++ = *at;
+        if (end > path + 1 && end[-1] == '/') end--;
+        *end = 0;
+        run->value = path;
+        if (strchr(path, '\n')) // or in that of the file, from which it starts
+            diagnostic_add(&file->diagnostics, run->value_at, "pipeline: run: its path has a line break");
+    }
+    const char *written = file->written_run ? option_absolute(option_find(&file_table, "run"), pipeline->dir,
+                                                              file->written_run, &pipeline->arena)
+                                            : NULL;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         if (!stage->kind) continue;
@@ -253,11 +322,18 @@ void validate_pipeline(struct parsed_file *file) {
                 diagnostic_add(&file->diagnostics, stage->at, "%s: missing: %s", stage->name, option->name);
         }
         for (size_t k = 0; run && run->value && k < sizeof lists / sizeof *lists; k++)
-            for (const struct option *option = lists[k]; option->name; option++)
-                if (option->below_run && !key_list_find(&stage->options.given, option->name))
+            for (const struct option *option = lists[k]; option->name; option++) {
+                if (!option->below_run) continue;
+                const struct key *key = key_list_find(&stage->options.given, option->name);
+                // RUN/pipeline.yaml names them. With another run they are below that.
+                const bool moves = key && key->value && key->value_at.line && written &&
+                                   !strcmp(key->value, path_join(&pipeline->arena, written, option->below_run));
+                if (!key || moves)
                     pipeline_set_at(stage, option->name, path_join(&pipeline->arena, run->value, option->below_run),
                                     run->name_at, run->value_at);
+            }
     }
+    pipeline_validate_overrides(file);
 }
 
 void validate_combinations(struct parsed_file *file) {

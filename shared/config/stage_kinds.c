@@ -30,13 +30,6 @@ static const struct option model_internal_options[] = {
      .offset = offsetof(struct stage_model_options, common.node),
      .type = OPTION_FILE,
      .help = "its node configuration in a run"},
-    {.name = "start",
-     .offset = offsetof(struct stage_model_options, common.start),
-     .type = OPTION_INT,
-     .low = 1,
-     .high = MAX_INTEGER,
-     .not_hashed = true,
-     .help = "number of the start of its stage's ranks"},
     FRAMES_OPTIONS
 #undef MEMBER
 #undef NAME

@@ -15,6 +15,7 @@
 #define REQUIRED     .required = true
 #define NOT_HASHED   .not_hashed = true
 #define COMMAND_LINE .command_line_only = true
+#define DIRECTORY    .directory = true
 #define OWN          .own = true
 #define FROM_SOURCE  .from_source = true
 #define FROM_OPTIM   .from_optim = true
@@ -52,7 +53,7 @@
     OPT_BOUNDED(double, OPTION_NUMBER, field, first, least, most, __VA_ARGS__, .choices = (words))
 #define OPT_MODEL(text, ...) MODEL_ENTRY(OPTION_FILE, dir, "model", .help = (text), ##__VA_ARGS__)
 #define OPT_MODEL_MEDIA                                                                                                \
-    MODEL_ENTRY(OPTION_FILE, media_root, "media_root", .help = MEDIA_ROOT_HELP, FROM_SOURCE, NOT_HASHED)               \
+    MODEL_ENTRY(OPTION_FILE, media_root, "media_root", .help = MEDIA_ROOT_HELP, DIRECTORY, FROM_SOURCE, NOT_HASHED)    \
     MODEL_ENTRY(OPTION_CHOICE, media_outside, "media_outside", .default_value = "allow", .choices = "allow|refuse",    \
                 .help = MEDIA_OUTSIDE_HELP, FROM_SOURCE, NOT_HASHED)
 
@@ -71,7 +72,7 @@
 #define MEDIA_ROOT_HELP    "directory that relative media paths start from"
 #define MEDIA_OUTSIDE_HELP "refuse: a sample whose media lie outside media_root, all links followed, is quarantined"
 #define OPT_MEDIA \
-    OPT_FILE(media_root, MEDIA_ROOT_HELP, FROM_SOURCE, NOT_HASHED) \
+    OPT_FILE(media_root, MEDIA_ROOT_HELP, DIRECTORY, FROM_SOURCE, NOT_HASHED) \
     OPT_CHOICE(media_outside, "allow", "allow|refuse", MEDIA_OUTSIDE_HELP, FROM_SOURCE, NOT_HASHED)
 
 #define OPT_SEED \
@@ -99,8 +100,7 @@
 
 // What only the supervisor sets.
 #define INTERNAL_OPTIONS \
-    OPT_FILE(node, "its node configuration in a run") \
-    OPT_INT(start, NONE, 1, MAX_INTEGER, "number of the start of its stage's ranks", NOT_HASHED)
+    OPT_FILE(node, "its node configuration in a run")
 
 // What only `caravan replay` sets, in stages that compute with optim's weights.
 #define REPLAY_OPTIONS \
@@ -215,7 +215,7 @@
             "cora: summed: the rewards are added first and normalised together") \
     OPT_GROUPS_PER_STEP \
     OPT_INT(steps, NONE, 1, MAX_INTEGER, \
-            "steps of beta_schedule (default: those of the run; constant outside a run)")
+            "steps of beta_schedule (default: optim's `steps`, else those of the run; constant outside a run)")
 
 #define SCORE_OPTIONS \
     OPT_CHOICE(scoring, "caravan", "caravan|released", \
@@ -267,14 +267,14 @@
     OPT_INT(keep_every, "0", 0, MAX_INTEGER, \
             "with keep: checkpoints whose step is a multiple of this stay, too; 0 is none", NOT_HASHED) \
     OPT_INT(ranks, "1", 1, 64, \
-            "processes that train the model together, on optim's machine. Their number changes no bit of it. They " \
-            "need `device`: cpu, or a GPU for each such as cuda:[0-3]", NOT_HASHED) \
+            "processes that train the model together, on each of optim's machines. Their number changes no bit of " \
+            "it. They need `device`: cpu, or a GPU for each such as cuda:[0-3]", NOT_HASHED) \
     OPT_NUMBER(rank_timeout, "600", 1, 1e6, \
             "seconds after which a rank that does nothing while others wait for it is given up, and all start again", \
             NOT_HASHED) \
     OPT_CHOICE(publish, "files", "files|lend|copy", \
             "how rollout and refscore get weights: files; lend: they use those in optim's memory on the GPU; " \
-            "copy: they copy them there. caravan run chooses lend or copy if all of them have one device", \
+            "copy: they copy them there. caravan run chooses lend or copy if each of them is on a device of optim", \
             NOT_HASHED) \
     OPT_PATH(gradients, "write the last step's gradients before clipping to this safetensors file", NOT_HASHED) \
     OPT_INT(parts, NONE, 1, 64, \

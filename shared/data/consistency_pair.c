@@ -4,7 +4,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "shared/base/file.h"
 #include "shared/data/format.h"
 #include "shared/reward/accuracy.h"
 #include "shared/reward/python_text.h"
@@ -18,9 +17,9 @@ status consistency_template_read(struct arena *memory, const char *path, struct 
         *template = string_of("The final answer is {answer}");
         return OK;
     }
-    TRY_TO(result, done, file_read(path, &text));
-    if (!utf8_valid(text.data, text.size)) TRY_TO(result, done, fail(DATAERR, "%s: not UTF-8", path));
-    if (text.size && text.data[text.size - 1] == '\n') text.size--;
+    TRY_TO(result, done, template_read(path, &text));
+    if (text.size && text.data[text.size - 1] == '\n')
+        text.size -= text.size > 1 && text.data[text.size - 2] == '\r' ? 2 : 1;
     const struct string content = {text.data, text.size};
     if (string_find(content, consistency_names[0], 0) == SIZE_MAX &&
         string_find(content, consistency_names[1], 0) == SIZE_MAX)

@@ -16,8 +16,8 @@ struct consistency_pair {
 };
 
 // Sets *template to the template of the hypothesis: a file without the newline at its end, or the default "The final
-// answer is {answer}" if `path` is NULL. DATAERR with the path when it cannot be read, is not UTF-8, or has neither
-// {answer} nor {option}.
+// answer is {answer}" if `path` is NULL. DATAERR with the path as template_read, and when it has neither {answer} nor
+// {option}.
 status consistency_template_read(struct arena *memory, const char *path, struct string *template);
 
 // Makes the pair of completion i, in the arena. The thinking stands between the first <think> and the first </think>

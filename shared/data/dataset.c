@@ -79,7 +79,7 @@ static status dataset_prepare(struct dataset **out, const struct source_options 
     if (!has_messages && !no_template) {
         struct buf *text = &dataset->template_text;
         if (template)
-            TRY(file_read(template, text));
+            TRY(template_read(template, text));
         else
             buf_puts(text, prompt_template_default);
         TRY(prompt_template_parse(&dataset->template, template ? template : "the default template",

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shared/base/file.h"
 #include "shared/base/rng.h"
 #include "shared/reward/python_text.h"
 
@@ -66,6 +67,17 @@ status prompt_template_parse(struct prompt_template *out, const char *name, stru
     for (int i = 0; i < PROBLEM_TYPES; i++) out->sections[i] = format_template_strip(out->sections[i]);
     if (string_find(out->body, "{question}", 0) == SIZE_MAX)
         return fail(DATAERR, "%s: no {question} before the sections", name);
+    return OK;
+}
+
+status template_read(const char *path, struct buf *out) {
+    static const char byte_order_mark[] = "\xef\xbb\xbf";
+    assert(!out->size);
+    TRY(file_read(path, out));
+    if (!utf8_valid(out->data, out->size)) return fail(DATAERR, "%s: not UTF-8", path);
+    if (out->size < 3 || memcmp(out->data, byte_order_mark, 3) != 0) return OK;
+    out->size -= 3;
+    memmove(out->data, out->data + 3, out->size + 1);
     return OK;
 }
 
@@ -173,13 +185,14 @@ struct format_media {
     size_t count;
 };
 
-// Sets *out to the path, below media_root if the path is relative; file:// in front of it stays.
+// Sets *out to the path, below media_root if the path is relative; file:// and file://localhost in front of it stay.
 static void format_media_path(const struct format_options *options, struct group *group, struct string path,
                               struct string *out) {
-    static const char scheme[] = "file://";
+    static const char scheme[] = "file://", host[] = "file://localhost/";
     bool has_scheme = path.size >= sizeof scheme - 1 && !memcmp(path.data, scheme, sizeof scheme - 1);
+    bool has_host = path.size >= sizeof host - 1 && !memcmp(path.data, host, sizeof host - 1);
     struct string bare = has_scheme ? string_slice(path, sizeof scheme - 1, path.size) : path;
-    if (!options->media_root || (bare.size && bare.data[0] == '/')) {
+    if (!options->media_root || has_host || (bare.size && bare.data[0] == '/')) {
         group_string(group, out, path.data, path.size);
         return;
     }
@@ -259,10 +272,12 @@ static status format_read_caravan(const struct format_options *options, struct j
     enum problem_type type;
     struct buf printed = {0};
     struct arena arena = {0};
-    // group_from_json requires an id, which a record may lack, so a copy with another id is parsed.
+    // group_from_json requires an id, which a record may lack, and no number as sample_id, so a copy with others is
+    // parsed.
     struct json *copy = json_new(&arena, JSON_OBJECT);
     json_merge(copy, &arena, record);
     json_set_string(copy, &arena, "id", "-");
+    if (json_is(json_at(record, key), JSON_NUMBER)) json_set_string(copy, &arena, "sample_id", "-");
     json_print(&printed, copy);
     status result = group_from_json(out, printed.data, printed.size);
     buf_release(&printed);
@@ -443,9 +458,9 @@ static status benchmark_set_category(struct group *group, struct json *record, s
         if (digits && end > begin && path.data[end - 1] == '_') found = string_slice(path, begin, end - 1);
         break;
     }
-    case MMVU: // the directory below videos
-        while (benchmark_next_directory(&path, &directory) && !string_equals(directory, "videos")) continue;
-        benchmark_next_directory(&path, &found);
+    case MMVU: // the directory below MMVU's videos
+        while (benchmark_next_directory(&rest, &directory) && !string_equals(directory, "videos")) continue;
+        benchmark_next_directory(&rest, &found);
         break;
     case MVBENCH:
         index /= RECORDS_OF_TASK;
@@ -476,17 +491,19 @@ static bool format_skip_letter(struct string option, size_t index, struct string
     return punctuation || space_end > letter_end || letter_end == end;
 }
 
-// Adds the medium at `path`, as the record's data_type says; none in a group of an unknown kind, which is quarantined.
+// Adds the record's medium, as its data_type says; none in a group of an unknown kind, which is quarantined.
 static status format_add_only_medium(const struct format_options *options, struct group *group, struct json *record,
-                                     struct string path, struct format_media *media) {
+                                     struct format_media *media) {
     static const char ending[] = ".mp4";
-    struct string kind;
+    struct string kind, path;
     TRY(format_string(record, "data_type", true, &kind));
     const bool pictures = string_equals(kind, "frame"), video = pictures || string_equals(kind, "video");
     if (!video && !string_equals(kind, "image")) {
         group_quarantine(group, "source", "data_type: '%s' is not image, video or frame", kind.data);
         return OK;
     }
+    TRY(format_string(record, "path", false, &path));
+    if (path.size > 2 && !memcmp(path.data, "./", 2)) path = string_slice(path, 2, path.size);
     if (pictures && options->no_frames) return OK;
     if (pictures) {
         size_t bare = path.size < sizeof ending ? 0 : path.size - (sizeof ending - 1);
@@ -504,7 +521,7 @@ static status format_add_only_medium(const struct format_options *options, struc
 
 static status format_read_video_r1(const struct format_options *options, struct json *record, struct record_place place,
                                    struct group **out) {
-    struct string type_name, problem, path, solution;
+    struct string type_name, problem, solution;
     struct json *choices = NULL;
     struct buf text = {0};
     struct format_media media = {.start = NAN, .end = NAN, .frame_rate = NAN};
@@ -546,10 +563,9 @@ static status format_read_video_r1(const struct format_options *options, struct 
         buf_puts(&text, "\n");
     }
     const struct string question = format_take(*out, &text);
-    TRY(format_string(record, "path", false, &path));
-    if (path.size > 2 && !memcmp(path.data, "./", 2)) path = string_slice(path, 2, path.size);
-    TRY(format_add_only_medium(options, *out, record, path, &media));
-    TRY(benchmark_set_category(*out, record, path, place.index));
+    TRY(format_add_only_medium(options, *out, record, &media));
+    TRY(format_label(*out, record, "category", &(*out)->prompt.category)); // unless a benchmark has its own
+    TRY(benchmark_set_category(*out, record, json_string(json_at(record, "path")), place.index));
     TRY(format_string(record, "solution", false, &solution));
     if (string_find(solution, "<answer>", 0) == SIZE_MAX || string_find(solution, "</answer>", 0) == SIZE_MAX)
         return fail(DATAERR, "solution: no <answer>...</answer>");

@@ -46,6 +46,10 @@ status prompt_template_parse(struct prompt_template *out, const char *name, stru
 status prompt_template_render(const struct prompt_template *template, enum problem_type type, struct string question,
                               struct buf *out);
 
+// Reads the file of a template, without a byte order mark, into an empty buffer. DATAERR with the path, also when it is
+// not UTF-8; UNAVAILABLE.
+status template_read(const char *path, struct buf *out);
+
 // Appends the template with the two names replaced by their values wherever they stand. What was put in is not looked
 // at again.
 void template_fill(struct buf *out, struct string template, const char *const names[2], const struct string values[2]);

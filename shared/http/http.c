@@ -30,7 +30,7 @@
 #define HTTP_STRICT MHD_OPTION_STRICT_FOR_CLIENT
 #endif
 
-enum { CONNECTION_MEMORY = 32768, STREAM_BLOCK = 4096, NEXT_PORTS = 100, MAX_HEADERS = 16 };
+enum { CONNECTION_MEMORY = 32768, STREAM_BLOCK = 4096, NEXT_PORTS = 100, MAX_HEADERS = 16, STEP_MS = 10 };
 
 struct http_server {
     struct http_options options;
@@ -42,13 +42,13 @@ struct http_server {
     char address[80]; // with the port
     struct http_connection *connections;
     struct http_exchange *exchanges;
-    size_t open;  // handled, not ended
+    size_t open;  // exchanges
     bool resumed; // a connection was, since the last step, which MHD_get_timeout does not count
 };
 
 struct http_connection {
     int fd;
-    double deadline; // for a whole request; infinite while one is handled or answered
+    double deadline; // for the beginning of a request, then for all of it; infinite while one is handled or answered
     struct http_connection *next;
 };
 
@@ -75,8 +75,8 @@ static struct http_exchange *http_exchange_of(const struct http_request *request
     return (struct http_exchange *)(uintptr_t)request;
 }
 
-static struct http_connection *http_connection_of(const struct http_exchange *exchange) {
-    return MHD_get_connection_info(exchange->connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+static struct http_connection *http_connection_of(struct MHD_Connection *connection) {
+    return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 }
 
 // ---- waiting ----
@@ -86,14 +86,14 @@ static void http_suspend(struct http_exchange *exchange) {
     MHD_suspend_connection(exchange->connection);
     exchange->suspended = true;
     // If this fails, it is only seen later that the client has gone away.
-    (void)epoll_ctl(exchange->server->epoll, EPOLL_CTL_ADD, http_connection_of(exchange)->fd, &event);
+    (void)epoll_ctl(exchange->server->epoll, EPOLL_CTL_ADD, http_connection_of(exchange->connection)->fd, &event);
 }
 
 static void http_resume(struct http_exchange *exchange) {
     if (!exchange->suspended) return;
     exchange->suspended = false;
     exchange->server->resumed = true;
-    (void)epoll_ctl(exchange->server->epoll, EPOLL_CTL_DEL, http_connection_of(exchange)->fd, NULL);
+    (void)epoll_ctl(exchange->server->epoll, EPOLL_CTL_DEL, http_connection_of(exchange->connection)->fd, NULL);
     MHD_resume_connection(exchange->connection);
 }
 
@@ -218,6 +218,11 @@ void http_finish(struct http_request *request) {
 
 // ---- requests ----
 
+void http_drop_body(struct http_request *request) {
+    buf_release(&http_exchange_of(request)->body);
+    request->body = string_of("");
+}
+
 // Looks for a header and counts how often it is there.
 struct http_search {
     const char *name, *value;
@@ -253,12 +258,13 @@ const char *http_find_cookie(struct http_request *request, const char *name) {
 static void *http_on_target(void *context, const char *target, struct MHD_Connection *connection) {
     struct http_server *server = context;
     struct http_exchange *exchange = NULL;
-    (void)connection;
+    http_connection_of(connection)->deadline = clock_monotonic() + server->options.timeout;
     NEW(&exchange, 1);
     exchange->server = server;
     exchange->target = arena_printf(&exchange->arena, "%s", target);
     exchange->next = server->exchanges;
     server->exchanges = exchange;
+    server->open++;
     return exchange;
 }
 
@@ -285,6 +291,8 @@ static enum MHD_Result http_on_request(void *context, struct MHD_Connection *con
             http_refuse(request, 411, "a body must come with one Content-Length");
         else if (length.count && strtoull(length.value, NULL, 10) > server->options.largest_body)
             http_refuse(request, 413, "the body is larger than %zu bytes", server->options.largest_body);
+        else if (server->options.admit)
+            server->options.admit(server->options.context, request);
         return exchange->response ? http_queue(exchange) : MHD_YES;
     }
     if (*size) {
@@ -295,8 +303,7 @@ static enum MHD_Result http_on_request(void *context, struct MHD_Connection *con
     }
     if (!exchange->handled) {
         exchange->handled = true;
-        server->open++;
-        http_connection_of(exchange)->deadline = (double)INFINITY;
+        http_connection_of(exchange->connection)->deadline = (double)INFINITY;
         exchange->request.body = (struct string){exchange->body.data ? exchange->body.data : "", exchange->body.size};
         server->options.handle(server->options.context, &exchange->request);
     }
@@ -309,15 +316,11 @@ static void http_on_completed(void *context, struct MHD_Connection *connection, 
                               enum MHD_RequestTerminationCode why) {
     struct http_server *server = context;
     struct http_exchange *exchange = *tag, **at = &server->exchanges;
-    (void)connection;
     if (!exchange) return;
-    if (exchange->handled) {
-        server->open--;
-        if (server->options.ended)
-            server->options.ended(server->options.context, &exchange->request,
-                                  why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
-    }
-    if (exchange->connection) http_connection_of(exchange)->deadline = clock_monotonic() + server->options.timeout;
+    server->open--;
+    if (exchange->handled && server->options.ended)
+        server->options.ended(server->options.context, &exchange->request, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    http_connection_of(connection)->deadline = clock_monotonic() + server->options.idle;
     while (*at != exchange) at = &(*at)->next;
     *at = exchange->next;
     if (exchange->response) MHD_destroy_response(exchange->response);
@@ -335,7 +338,7 @@ static void http_on_connection(void *context, struct MHD_Connection *connection,
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         NEW(&made, 1);
         made->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-        made->deadline = clock_monotonic() + server->options.timeout;
+        made->deadline = clock_monotonic() + server->options.idle;
         made->next = server->connections;
         server->connections = *tag = made;
         return;
@@ -370,6 +373,8 @@ status http_open(struct http_server **out, const struct http_options *options) {
     NEW(&server, 1);
     server->options = *options;
     if (!server->options.timeout) server->options.timeout = 30;
+    if (!server->options.idle) server->options.idle = 30;
+    if (server->options.idle > server->options.timeout) server->options.idle = server->options.timeout;
     if (!server->options.connections) server->options.connections = 32;
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
     TRY_TO(result, fail, http_parse_listen(options->listen, &address, &size));
@@ -447,22 +452,30 @@ int http_timeout_ms(const struct http_server *server) {
 }
 
 status http_step(struct http_server *server) {
-    struct epoll_event events[16];
-    const int count = epoll_wait(server->epoll, events, 16, 0);
-    server->resumed = false;
-    for (int i = 0; i < count; i++) {
-        struct http_exchange *exchange = events[i].data.ptr;
-        if (!exchange) continue; // the library's
-        exchange->gone = true;
-        http_resume(exchange);
-    }
-    const double now = clock_monotonic();
+    const double end = clock_monotonic() + STEP_MS * 1e-3;
+    MHD_UNSIGNED_LONG_LONG wait = 0;
+    double now;
+    bool more;
+    do { // the library reads a piece of each connection at a time
+        struct epoll_event events[16];
+        const int count = epoll_wait(server->epoll, events, 16, 0);
+        server->resumed = false;
+        for (int i = 0; i < count; i++) {
+            struct http_exchange *exchange = events[i].data.ptr;
+            if (!exchange) continue; // the library's
+            exchange->gone = true;
+            http_resume(exchange);
+        }
+        if (MHD_run(server->daemon) != MHD_YES) return fail(UNAVAILABLE, "%s: cannot serve HTTP", server->address);
+        more = count > 0 || server->resumed || (MHD_get_timeout(server->daemon, &wait) == MHD_YES && !wait);
+        now = clock_monotonic();
+    } while (more && now < end);
     for (struct http_connection *at = server->connections; at; at = at->next) {
         if (at->deadline > now) continue;
         at->deadline = (double)INFINITY;
         shutdown(at->fd, SHUT_RDWR); // the library sees the end of the connection
     }
-    return MHD_run(server->daemon) == MHD_YES ? OK : fail(UNAVAILABLE, "%s: cannot serve HTTP", server->address);
+    return OK;
 }
 
 size_t http_open_requests(const struct http_server *server) {

@@ -4,7 +4,7 @@
 // Before a request reaches the handler, its address was decoded strictly (400), it had exactly one Host header with a
 // name that is allowed (421), and a body came with its length (411), which was not above the limit (413). The library
 // itself answers 400, 414 and 431 for what is no HTTP or does not fit into a connection's memory. A connection that
-// takes longer than the timeout to send a request, or sends none, is closed.
+// takes too long to send a request, or to begin one, is closed.
 //
 // Nothing here may be called by two threads at a time.
 #pragma once
@@ -38,8 +38,12 @@ struct http_options {
     bool next_port;      // if the port is taken, one of the next 100 will do
     int connections;     // at most; further ones wait until one is closed. 0: 32
     int timeout;         // seconds in which a request must have come, and a client must take some of an answer. 0: 30
+    int idle;            // seconds that a connection may have no request, at most those of `timeout`. 0: 30
     size_t largest_body; // bytes
     void *context;       // of the functions that follow
+    // Is called when a request's headers have come. If it answers, the body is not read, and nothing else is called.
+    // NULL: nothing.
+    void (*admit)(void *context, struct http_request *request);
     // Is called once for each request. It answers, or does so later.
     void (*handle)(void *context, struct http_request *request);
     // Is called once for each request that was handled, when its answer was sent (`sent`), or when the client has gone
@@ -65,10 +69,11 @@ int http_fd(const struct http_server *server);
 // Returns after how many milliseconds http_step must be called although nothing has come; -1: never.
 int http_timeout_ms(const struct http_server *server);
 
-// Does what can be done without waiting: reads, calls the handler, writes. UNAVAILABLE: the library cannot go on.
+// Does what can be done without waiting, for about 10 ms at most: reads, calls the handler, writes. UNAVAILABLE: the
+// library cannot go on.
 status http_step(struct http_server *server);
 
-// Returns how many requests were handled and have not ended.
+// Returns how many requests have begun to come and have not ended.
 size_t http_open_requests(const struct http_server *server);
 
 // Returns the address with the port in use: "127.0.0.1:6142".
@@ -81,6 +86,9 @@ bool http_is_loopback(const struct http_server *server);
 
 // Returns the value of an argument, NULL if there is none.
 const char *http_find_argument(const struct http_request *request, const char *name);
+
+// Frees the body, which is empty then.
+void http_drop_body(struct http_request *request);
 
 // Returns the value of a header, NULL if there is none or more than one of this name.
 const char *http_find_header(const struct http_request *request, const char *name);

@@ -15,6 +15,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/media/decode.h"
 
 // ---- functions ----
 
@@ -163,7 +164,7 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
     *demuxer = (struct demuxer){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     ffmpeg_clear_error();
     struct stat file;
-    if (demuxer->fd < 0 || fstat(demuxer->fd, &file)) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    if (demuxer->fd < 0 || fstat(demuxer->fd, &file)) return media_read_fail();
     if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
     if (file.st_size == 0) return fail(BAD_SAMPLE, "the file is empty");
     demuxer->size = file.st_size;
@@ -174,8 +175,13 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
     demuxer->format->pb = demuxer->io;
     demuxer->format->io_open = demux_refuse_io_open;
     demuxer->format->flags |= AVFMT_FLAG_CUSTOM_IO;
-    const AVInputFormat *format = NULL;
-    int code = ffmpeg.av_probe_input_buffer2(demuxer->io, &format, NULL, demuxer->format, 0, 0);
+    // A JPEG is not probed: FFmpeg would look at what follows its end, too, such as a film that a camera appends.
+    static const char jpeg[] = {'\xff', '\xd8', '\xff'};
+    char begin[sizeof jpeg];
+    const bool is_jpeg =
+        kind == DEMUX_IMAGE && fd_pread_all(demuxer->fd, begin, sizeof begin, 0) && !memcmp(begin, jpeg, sizeof begin);
+    const AVInputFormat *format = is_jpeg ? ffmpeg.av_find_input_format("jpeg_pipe") : NULL;
+    int code = format ? 0 : ffmpeg.av_probe_input_buffer2(demuxer->io, &format, NULL, demuxer->format, 0, 0);
     if (code < 0) return ffmpeg_fail(code, "cannot be opened");
     // FFmpeg opens what such a file refers to past io_open, and the key of the frames is a hash of this file alone.
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)

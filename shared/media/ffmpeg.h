@@ -69,6 +69,7 @@
     USE(avcodec, avcodec_send_frame)                                                                                   \
     USE(avcodec, avcodec_send_packet)                                                                                  \
     USE(avformat, av_find_best_stream)                                                                                 \
+    USE(avformat, av_find_input_format)                                                                                \
     USE(avformat, av_interleaved_write_frame)                                                                          \
     USE(avformat, av_probe_input_buffer2)                                                                              \
     USE(avformat, av_read_frame)                                                                                       \
@@ -135,7 +136,8 @@ struct demuxer {
 };
 
 // Opens `path` and a decoder with `threads` threads. BAD_SAMPLE, with FFmpeg's own reason, when the file is missing or
-// has no video stream that can be decoded. The caller closes it with demuxer_close, also after a failure.
+// has no video stream that can be decoded; UNAVAILABLE as media_read_fail. The caller closes it with demuxer_close,
+// also after a failure.
 status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum demux_kind kind);
 
 // Closes, frees and zeroes. A demuxer that was never opened has fd -1 and is otherwise zero.

@@ -245,10 +245,46 @@ static status image_read_row(void *context, int y, const uint8_t **row) {
 
 // ---- decoding ----
 
+// Whether a JPEG is there up to its end-of-image marker, which need not be at the end of the data.
+static bool image_jpeg_ends(const uint8_t *data, int size) {
+    enum { MARKER = 0xff, RESTART = 0xd0, END_OF_IMAGE = 0xd9 };
+    for (int at = 2; size - at >= 2;) { // behind the start-of-image marker
+        const uint8_t code = data[at + 1];
+        if (data[at] != MARKER || code == 0 || code == MARKER || (code >= RESTART && code < RESTART + 8)) {
+            at++; // coded pixels, or what fills up
+        } else if (code == END_OF_IMAGE) {
+            return true;
+        } else { // a segment: its length, which counts itself, follows
+            const int length = size - at >= 4 ? AV_RB16(data + at + 2) : 0;
+            at += length > 2 ? 2 + length : 4;
+        }
+    }
+    return false;
+}
+
+// Whether the first image of a TIFF file is compressed as JPEG, which FFmpeg decodes to a black picture, without an
+// error. Only those in a camera's raw file (DNG) it can decode.
+static bool image_tiff_is_jpeg(const uint8_t *data, size_t size) {
+    enum { FIRST = 4, ENTRY_SIZE = 12, VALUE = 8, COMPRESSION = 259, DNG_VERSION = 50706, OLD_JPEG = 6, JPEG = 7 };
+    bool jpeg = false, dng = false;
+    if (size < FIRST + 4) return false;
+    const bool big_endian = data[0] == 'M';
+    const size_t first = big_endian ? AV_RB32(data + FIRST) : AV_RL32(data + FIRST);
+    if (first > size - 2) return false;
+    const size_t count = big_endian ? AV_RB16(data + first) : AV_RL16(data + first);
+    for (size_t i = 0; i < count && first + 2 + (i + 1) * ENTRY_SIZE <= size; i++) {
+        const uint8_t *entry = data + first + 2 + i * ENTRY_SIZE;
+        const unsigned tag = big_endian ? AV_RB16(entry) : AV_RL16(entry);
+        const unsigned value = big_endian ? AV_RB16(entry + VALUE) : AV_RL16(entry + VALUE);
+        jpeg |= tag == COMPRESSION && (value == OLD_JPEG || value == JPEG);
+        dng |= tag == DNG_VERSION;
+    }
+    return jpeg && !dng;
+}
+
 // Decodes the first frame of the file. *png_color_type = what the header of a PNG states; left as it is otherwise.
 static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFrame *frame, int *png_color_type) {
     enum { PNG_COLOR_TYPE_OFFSET = 25 };
-    enum { MARKER = 0xff, START_OF_SCAN = 0xda, END_OF_IMAGE = 0xd9 }; // of a JPEG
     AVCodecContext *decoder = demuxer->decoder;
     bool drained = false;
     for (;;) {
@@ -259,18 +295,15 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
         status result = drained ? END : demuxer_read(demuxer, packet);
         if (result != OK && result != END) return result;
         drained = result == END;
-        if (!drained && decoder->codec_id == AV_CODEC_ID_MJPEG) {
-            // FFmpeg fills up the missing part of a truncated JPEG without an error; the end-of-image marker tells.
-            int i = packet->size - 1;
-            while (i > 0 && !(packet->data[i - 1] == MARKER &&
-                              (packet->data[i] == END_OF_IMAGE || packet->data[i] == START_OF_SCAN)))
-                i--;
-            if (i <= 0 || packet->data[i] != END_OF_IMAGE) return fail(BAD_SAMPLE, "the file is truncated");
-        }
+        // FFmpeg fills up the missing part of a truncated JPEG without an error.
+        if (!drained && decoder->codec_id == AV_CODEC_ID_MJPEG && !image_jpeg_ends(packet->data, packet->size))
+            return fail(BAD_SAMPLE, "the file is truncated");
         if (!drained && decoder->codec_id == AV_CODEC_ID_PNG && packet->size > PNG_COLOR_TYPE_OFFSET &&
             *png_color_type < 0) {
             *png_color_type = packet->data[PNG_COLOR_TYPE_OFFSET];
         }
+        if (!drained && decoder->codec_id == AV_CODEC_ID_TIFF && image_tiff_is_jpeg(packet->data, (size_t)packet->size))
+            return fail(BAD_SAMPLE, "FFmpeg cannot decode JPEG inside of TIFF");
         ffmpeg_clear_error();
         code = ffmpeg.avcodec_send_packet(decoder, drained ? NULL : packet);
         if (!drained) ffmpeg.av_packet_unref(packet);
@@ -359,7 +392,7 @@ status picture_list_read(struct picture_list *list, const char *path) {
     static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp", ".bmp"};
     *list = (struct picture_list){0};
     DIR *dir = opendir(path);
-    if (!dir) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    if (!dir) return media_read_fail();
     for (struct dirent *entry; (entry = readdir(dir));) {
         const char *name = entry->d_name, *dot = strrchr(name, '.');
         bool picture = false;

@@ -19,6 +19,10 @@
 
 // ---- files ----
 
+bool media_error_passes(int error) {
+    return error != EIO && file_read_status(error) == UNAVAILABLE;
+}
+
 status media_decode(struct frames_view *view, const char *path, bool video, const struct sampling_config *sampling,
                     const struct media_options *options) {
     char content[256]; // of a small file
@@ -42,7 +46,7 @@ static status media_hash_file(const char *path, struct frame_store *store, uint8
     struct stat file;
     status result = OK;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &file)) TRY_TO(result, done, fail(BAD_SAMPLE, "%s", strerror(errno)));
+    if (fd < 0 || fstat(fd, &file)) TRY_TO(result, done, media_read_fail());
     if (!S_ISREG(file.st_mode)) TRY_TO(result, done, fail(BAD_SAMPLE, "not a file"));
     const struct file_stamp stamp = {
         .device = file.st_dev,
@@ -57,7 +61,7 @@ static status media_hash_file(const char *path, struct frame_store *store, uint8
     mem_new(&block, BLOCK_SIZE, 1);
     XXH3_128bits_reset(state);
     for (ssize_t count; (count = fd_read(fd, block, BLOCK_SIZE)) != 0;) {
-        if (count < 0) TRY_TO(result, done, fail(BAD_SAMPLE, "%s", strerror(errno)));
+        if (count < 0) TRY_TO(result, done, media_read_fail());
         XXH3_128bits_update(state, block, (size_t)count);
     }
     XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
@@ -146,7 +150,10 @@ const struct part *media_part(const struct group *group, size_t index) {
 
 size_t media_part_count(const struct group *group) {
     size_t count = 0;
-    while (media_part(group, count)) count++;
+    for (size_t m = 0; m < group->prompt.message_count; m++) {
+        const struct message *message = &group->prompt.messages[m];
+        for (size_t p = 0; p < message->part_count; p++) count += message->parts[p].kind != PART_TEXT;
+    }
     return count;
 }
 
@@ -272,6 +279,7 @@ status media_get(struct frames_view *view, const struct media_source *source, co
             const struct sampling_config sampling =
                 media_sampling(source->sampling ? source->sampling : &published, part);
             result = media_key(file_key, path, video, &sampling, source->store);
+            if (result == UNAVAILABLE) result = BAD_SAMPLE; // it is waited for, too
             if (result == OK && strcmp(file_key, key) != 0)
                 result = fail(BAD_SAMPLE, "the file or the options of the frames stage have changed");
             if (result == OK) result = media_decode(view, path, video, &sampling, NULL);

@@ -21,14 +21,14 @@ struct media_options {
 
 // Decodes the file at `path`, or the directory of pictures, into *view, on the heap: the one frame of an image or the
 // sampled frames of a video. options NULL: the fastest way with one thread. BAD_SAMPLE when the file is missing,
-// damaged, too short or has too extreme an aspect ratio; fail_text() is then the reason without the path. The caller
-// releases the view with frames_view_release.
+// damaged, too short or has too extreme an aspect ratio; UNAVAILABLE when the machine or the network fails, perhaps for
+// a moment. fail_text() is then the reason without the path. The caller releases the view with frames_view_release.
 status media_decode(struct frames_view *view, const char *path, bool video, const struct sampling_config *sampling,
                     const struct media_options *options);
 
 // Computes the key of a file's frames: a hash of the file's content, or of the contents of the directory's pictures,
 // and of all values of `sampling` that apply. `store` (NULL: none) caches the content's hash until the file changes.
-// BAD_SAMPLE when the file cannot be read.
+// BAD_SAMPLE when the file cannot be read; UNAVAILABLE as media_decode.
 status media_key(char key[FRAME_KEY_SIZE], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store);
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/file.h"
 #include "shared/media/decode.h"
 #include "shared/media/ffmpeg.h"
 
@@ -101,6 +102,33 @@ static int packet_index_compare(const void *a, const void *b) {
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
+// Whether a GIF ends inside a block. FFmpeg takes the end of such a file for that of the block, and decodes what there
+// is of its last picture. A GIF that lacks only its trailer is whole; blocks that are not GIF's are FFmpeg's to judge.
+static bool packet_index_gif_is_cut(const struct demuxer *demuxer) {
+    enum { HEADER_SIZE = 13, HEADER_FLAGS = 10, EXTENSION = 0x21, EXTENSION_SIZE = 2 };
+    enum { PICTURE = 0x2c, PICTURE_FLAGS = 9, PICTURE_SIZE = 11, HAS_PALETTE = 0x80, PALETTE_BITS = 7 };
+    const int fd = demuxer->fd;
+    uint8_t byte;
+    if (!fd_pread_all(fd, &byte, 1, HEADER_FLAGS)) return true;
+    off_t at = HEADER_SIZE + (byte & HAS_PALETTE ? 3 * (2 << (byte & PALETTE_BITS)) : 0);
+    while (at < demuxer->size) {
+        if (!fd_pread_all(fd, &byte, 1, at)) return true;
+        if (byte == EXTENSION) {
+            at += EXTENSION_SIZE;
+        } else if (byte == PICTURE) {
+            if (!fd_pread_all(fd, &byte, 1, at + PICTURE_FLAGS)) return true;
+            at += PICTURE_SIZE + (byte & HAS_PALETTE ? 3 * (2 << (byte & PALETTE_BITS)) : 0);
+        } else {
+            return false;
+        }
+        do { // the block's data: pieces with their length in front, up to an empty one
+            if (!fd_pread_all(fd, &byte, 1, at)) return true;
+            at += 1 + byte;
+        } while (byte);
+    }
+    return at > demuxer->size;
+}
+
 // Reads the whole file through `demuxer`. BAD_SAMPLE when it is truncated.
 static status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
     *index = (struct packet_index){0};
@@ -112,6 +140,8 @@ static status packet_index_build(struct packet_index *index, struct demuxer *dem
         missing += entry->pos + entry->size > demuxer->size;
     }
     if (missing) return fail(BAD_SAMPLE, "the file is truncated: %d of its %d frames are missing", missing, count);
+    if (!strcmp(demuxer->format->iformat->name, "gif") && packet_index_gif_is_cut(demuxer))
+        return fail(BAD_SAMPLE, "the file is truncated");
     const AVCodecParameters *codec = demuxer->stream->codecpar;
     size_t cached_bytes = 0;
     bool started = false;            // a key frame was read; packets before the first one cannot be decoded

@@ -30,15 +30,14 @@ struct model_options {
     int kept_activations;
     // The rank of the adapters (LoRA) of the language model, 0: none; and alpha, 0: the rank. Then they alone are
     // trained, and have versions: what is swapped, published, lent and kept as state are theirs, and the reference is
-    // the weights of the directory with other adapters. New ones, which change nothing, come from lora_seed.
+    // the weights of the directory, the base, with other adapters. New ones, which change nothing, come from lora_seed.
     int64_t lora;
     double lora_alpha;
     uint64_t lora_seed;
     // A directory of PEFT's with adapters instead of new ones; lora and lora_alpha are 0 or what it says. NULL: none.
     const char *adapter;
-    // The weights come with the first model_swap or model_reset: until then none are loaded, and nothing that needs
-    // them may be called. Those of the directory are only checked for being there, unless there are adapters: then they
-    // alone come later. Not for training.
+    // The weights come with the first model_swap, model_reset or model_load_stored: until then none are loaded, and
+    // nothing that needs them may be called. Those of the directory are only checked for being there. Not for training.
     bool no_weights;
     // training: the ranks that train this model together (see "training" below); NULL, or one: this process alone. The
     // caller frees them after the model, and uses them only between calls in which all ranks take part.
@@ -55,11 +54,12 @@ struct memory_request {
     int threads;                                   // on the CPU: 1 or more
     int64_t medium_patches;                        // on the CPU: of the largest image or pair of frames
     bool borrows;                                  // its weights are in the memory of the process that trains
+    bool borrows_base;                             // the base of adapters is there
     int64_t prompt_tokens, group_size, new_tokens; // of the largest group
     int64_t parts;                                 // training: in which a group is computed one after another; 0 is 1
     int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most
     int ranks;                // training: that train together, of which the needs are those of one; 0 is 1
-    int64_t lora;             // the rank of the adapters, which alone are borrowed then; 0: none
+    int64_t lora;             // the rank of the adapters; 0: none
 };
 
 // An item of what a model needs of its device's memory.
@@ -79,6 +79,10 @@ status model_memory_needs(const char *model, const struct memory_request *reques
 // *rank = that of the adapters which these options (lora, lora_alpha, adapter) give a model, 0: none. `model` is as in
 // model_memory_needs. USAGE as model_open; DATAERR when the directory `adapter` cannot be read or is another model's.
 status model_check_adapter(const char *model, const struct model_options *options, int64_t *rank);
+
+// DATAERR, which says what to do, if a directory has adapters, as PEFT writes them, where a model is wanted; OK for any
+// other one.
+status model_check_dir(const char *dir);
 
 // *base, in the arena = the model directory that a directory of adapters names as its own; NULL if `dir` is no such
 // directory. DATAERR when that is not there.
@@ -125,6 +129,10 @@ status model_hash(struct model *model, uint64_t *hash);
 // version 0: the same with every precision. Reads all weights. DATAERR when the files cannot be read any more.
 status model_hash_files(const struct model *model, uint64_t *hash);
 
+// Returns a hash of which tensors stand in which files of the opened directory, and in which types. model_save of
+// several ranks needs the same one on all of them.
+uint64_t model_files_layout(const struct model *model);
+
 // The version of the weights (0 after model_open).
 int64_t model_version(const struct model *model);
 
@@ -132,9 +140,10 @@ int64_t model_version(const struct model *model);
 // otherwise DATAERR, and the old weights stay in use. After UNAVAILABLE the model can only be freed. BUG for a model in
 // training, here and in model_reset.
 //
-// Lent weights are borrowed or copied on the device. DATAERR when their process is gone or they are another model's;
-// BAD_SAMPLE when they are changing or are another version by now: the model is then not to be used before the next
-// model_swap.
+// Lent weights are borrowed or copied on the device; the base of adapters is borrowed in any case, and takes the place
+// of an own one. A file, and model_reset, leave a borrowed base in use. DATAERR when the process of lent weights is
+// gone or they are another model's; BAD_SAMPLE when they are changing or are another version by now: the model is then
+// not to be used before the next model_swap.
 status model_swap(struct model *model, const char *path, int64_t version, uint64_t hash);
 
 // Whether the weights are still those of the last model_swap. Borrowed weights change when the process that lent them
@@ -200,7 +209,7 @@ status model_merge(const char *dir, const char *adapter, const char *to, int thr
 
 struct generator;
 
-enum { GENERATOR_ROWS = 64 };
+enum { GENERATOR_ROWS = 64, MAX_GENERATOR_ROWS = 256 };
 
 struct generator_options {
     int rows;           // the most completions that are decoded side by side (0: GENERATOR_ROWS)
@@ -237,7 +246,8 @@ struct generated {
     bool stopped; // by the request's `stop`
 };
 
-// Makes a generator over a model, to be freed before the model. USAGE: max_new_tokens is not positive.
+// Makes a generator over a model, to be freed before the model. USAGE: max_new_tokens is not positive, or rows is above
+// MAX_GENERATOR_ROWS.
 status generator_new(struct generator **out, struct model *model, const struct generator_options *options);
 
 // NULL is fine; sets *generator to NULL.
@@ -271,10 +281,10 @@ const struct generated *generator_pop(struct generator *generator, void **tag, i
 
 // Ranks that train a model together have the same bits as one process that adds the same leaves in the same order: turn
 // after turn, and in a turn in the order of the ranks. Each has the whole policy and reference; the work on what else
-// training keeps is divided between them. All of them call model_turn, model_step, model_update_ema, model_save,
-// model_save_state and model_load_state, in the same order and with the same arguments, and wait for each other there.
-// Every other function is of one rank alone. A failure is final for all: another rank gets UNAVAILABLE, which names the
-// one that is missing, and then the model can only be freed.
+// training keeps is divided between them. All of them call model_open, model_turn, model_step, model_update_ema,
+// model_save, model_save_state and model_load_state, in the same order and with the same arguments, and wait for each
+// other there. Every other function is of one rank alone. A failure is final for all: another rank gets UNAVAILABLE,
+// which names the one that is missing, and then the model can only be freed.
 
 // A completion and what the loss needs of it.
 struct train_completion {
@@ -348,7 +358,8 @@ status model_save_state(struct model *model, const char *dir);
 // Returns the bytes of the tensors that model_save_state writes, and, if `whole`, those of model_save.
 uint64_t model_saved_bytes(struct model *model, bool whole);
 
-// Reads the training state from `dir`. DATAERR names what is missing or does not fit.
+// Reads the training state from `dir`. USAGE names a tensor that it lacks or has in another type, since the options of
+// the model that saved it were others; DATAERR when it is damaged or another model's.
 status model_load_state(struct model *model, const char *dir);
 
 // Writes one file with the weights as they are computed with, the policy's or the reference's, for model_swap. *hash is
@@ -362,5 +373,6 @@ status model_can_lend(const struct model *model, bool *has_means);
 // Like model_publish, but the weights stay where they are: the file at `path` tells processes on this machine and this
 // device where. They compute with them in place or, if `copied`, with copies of their own. The first call for the
 // policy, or for the reference, writes the file; later ones must have the same arguments. model_step, model_update_ema
-// and model_load_state change the weights; from then on until the next call nobody can take them over.
+// and model_load_state change the weights; from then on until the next call nobody can take them over. Each of several
+// ranks on a machine may lend, to processes on its device: with the same path, behind which a rank's file has a number.
 status model_lend(struct model *model, bool reference, bool copied, const char *path, uint64_t *hash);

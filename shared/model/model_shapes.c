@@ -124,7 +124,7 @@ status named_shape_read(struct json **out, struct arena *arena, const char *mode
     if (stat(model, &info))
         return fail(DATAERR, "%s: %s; for the sizes alone a shape will do: %s", model, strerror(errno),
                     named_shape_list(arena));
-    if (!S_ISREG(info.st_mode)) TRY(dir_check_model(model));
+    if (!S_ISREG(info.st_mode)) TRY(model_check_dir(model));
     if (!S_ISREG(info.st_mode)) *name = path_join(arena, model, "config.json");
     return json_parse_file(out, arena, *name);
 }

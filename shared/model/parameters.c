@@ -291,8 +291,8 @@ static struct param_piece parameter_piece(const struct parameter *parameter, str
 }
 
 status parameter_download(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                          struct param_piece piece, enum element type, struct safetensors_writer *writer,
-                          size_t tensor) {
+                          struct param_piece piece, enum element type, struct safetensors_writer *writer, size_t tensor,
+                          void *memory) {
     const struct operations *ops = backend->ops;
     struct buffer *joined = NULL;
     char *host = NULL;
@@ -301,15 +301,17 @@ status parameter_download(struct backend *backend, const struct param_array *arr
     const struct param_piece own = parameter_piece(parameter, piece);
     if (own.first >= own.end) return OK;
     int64_t chunk = own.end - own.first < CHUNK_ELEMENTS ? own.end - own.first : CHUNK_ELEMENTS;
-    status result = mem_new_large(&host, (size_t)chunk, size);
+    status result = writer ? mem_new_large(&host, (size_t)chunk, size) : OK;
     if (result == OK && join) result = ops->buffer_new(backend, (size_t)chunk * sizeof(float), &joined);
     for (int64_t first = own.first; result == OK && first < own.end; first += chunk) {
         int64_t count = own.end - first < chunk ? own.end - first : chunk;
         struct tensor values = param_array_slice(array, parameter->offset + first, count);
         struct tensor row = join ? (struct tensor){joined, 0, ELEMENT_F32, 1, count, count} : values;
         if (join) result = ops->join_f32(backend, row, values, param_remainders(array, values));
-        if (result == OK) result = ops->download(backend, host, type, row);
-        if (result == OK) result = safetensors_write(writer, tensor, (size_t)first * size, host, (size_t)count * size);
+        char *to = writer ? host : (char *)memory + (size_t)(first - own.first) * size;
+        if (result == OK) result = ops->download(backend, to, type, row);
+        if (result == OK && writer)
+            result = safetensors_write(writer, tensor, (size_t)first * size, host, (size_t)count * size);
     }
     ops->buffer_free(backend, &joined);
     free(host);
@@ -317,7 +319,7 @@ status parameter_download(struct backend *backend, const struct param_array *arr
 }
 
 status parameter_upload(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                        struct param_piece piece, const void *host, enum element type) {
+                        struct param_piece piece, const void *host, int64_t start, enum element type) {
     const struct operations *ops = backend->ops;
     struct buffer *wide = NULL; // F32, to be split into pairs
     char *copy = NULL;          // of unaligned data
@@ -330,7 +332,7 @@ status parameter_upload(struct backend *backend, const struct param_array *array
     if (result == OK && array->remainders) result = ops->buffer_new(backend, (size_t)chunk * sizeof(float), &wide);
     for (int64_t first = own.first; result == OK && first < own.end; first += chunk) {
         int64_t count = own.end - first < chunk ? own.end - first : chunk;
-        const char *data = (const char *)host + (size_t)first * size;
+        const char *data = (const char *)host + (size_t)(first - start) * size;
         if (copy) data = memcpy(copy, data, (size_t)count * size);
         struct tensor values = param_array_slice(array, parameter->offset + first, count);
         struct tensor row = wide ? (struct tensor){wide, 0, ELEMENT_F32, 1, count, count} : values;

@@ -73,7 +73,7 @@ struct parameter_table {
     size_t fused_count;
     // Names, up to NULL, of tensors of a file that are not read: no parameters, or ones that get other values; or NULL.
     const char *const *ignored;
-    const double *settings; // what changes a result besides the parameters: a part of the weights' hash
+    double *settings; // what changes a result besides the parameters: a part of the weights' hash
     size_t setting_count;
     bool too_large; // for 64 bits
 };
@@ -194,12 +194,12 @@ bool param_array_has(const struct param_array *array, const struct parameter *pa
 enum element param_type(const struct param_array *array, const struct parameter *parameter);
 
 // Writes those of a parameter's numbers that are in the piece, converted to `type`, to tensor number `tensor` of a
-// file. Errors as safetensors_write.
+// file; without a file (NULL) to `memory`, one behind the other. Errors as safetensors_write.
 status parameter_download(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                          struct param_piece piece, enum element type, struct safetensors_writer *writer,
-                          size_t tensor);
+                          struct param_piece piece, enum element type, struct safetensors_writer *writer, size_t tensor,
+                          void *memory);
 
-// Sets those of a parameter's numbers that are in the piece. `host` has all of them, of type `type`, at any alignment;
-// the others are not read.
+// Sets those of a parameter's numbers that are in the piece. `host` has them and others, from number `start` on, of
+// type `type`, at any alignment; the others are not read.
 status parameter_upload(struct backend *backend, const struct param_array *array, const struct parameter *parameter,
-                        struct param_piece piece, const void *host, enum element type);
+                        struct param_piece piece, const void *host, int64_t start, enum element type);

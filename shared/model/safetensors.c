@@ -433,6 +433,9 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
 
     const bool leader = !ranks || ranks->own == 0;
     if (leader) {
+        // A device or a pipe, such as /dev/null, would be replaced by the file.
+        if (!stat(path, &info) && !S_ISREG(info.st_mode))
+            TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot write: it exists and is not a file", path));
         // A file that was there before is overwritten, but not where a rank that failed may still write into it.
         if (ranks) (void)unlink(writer->temporary);
         TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->fd));
@@ -445,15 +448,16 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
         TRY_TO(result, done, safetensors_put(writer, 0, header.data, header.size));
     }
     TRY_TO(result, done, safetensors_meet(writer, 0, &bytes));
-    if (!leader) {
-        writer->fd = open(writer->temporary, O_WRONLY | O_CLOEXEC);
-        writer->temporary = NULL; // rank 0's
+    if (!leader && !ranks->away) writer->fd = open(writer->temporary, O_WRONLY | O_CLOEXEC);
+    if (!leader) writer->temporary = NULL; // rank 0's
+    if (!leader && !ranks->away) {
         if (writer->fd < 0 || fstat(writer->fd, &info)) TRY_TO(result, done, safetensors_error(writer));
         if ((size_t)info.st_size != size)
             TRY_TO(result, done,
                    fail(UNAVAILABLE, "%s: cannot write: it has %lld bytes, but rank %d writes %zu", path,
                         (long long)info.st_size, ranks->own, size));
     }
+    TRY_TO(result, done, safetensors_meet(writer, 0, &bytes));
 done:
     buf_release(&header);
     if (result != OK) safetensors_abort(&writer);
@@ -478,7 +482,7 @@ status safetensors_finish(struct safetensors_writer **finished) {
     uint64_t bytes;
     status result = OK;
     if (writer->block) TRY_TO(result, done, safetensors_flush(writer));
-    if (writer->durable && fdatasync(writer->fd)) TRY_TO(result, done, safetensors_error(writer));
+    if (writer->durable && writer->fd >= 0 && fdatasync(writer->fd)) TRY_TO(result, done, safetensors_error(writer));
     TRY_TO(result, done, safetensors_meet(writer, writer->written, &bytes));
     writer->awaited = false;
     if (bytes != size)

@@ -67,6 +67,7 @@ struct file_ranks {
     int own, count; // rank 0 makes the file and gives it its name
     // all[r] = what rank r has at all[r]; waits for all ranks. UNAVAILABLE when one is gone.
     status (*meet)(struct file_ranks *ranks, uint64_t *all);
+    bool away; // this one does not reach the file: others write what it has, and it only meets them
 };
 
 // A file that is being written: PATH.tmp until it is finished, then PATH. A PATH.tmp that exists is overwritten by
@@ -78,12 +79,12 @@ struct safetensors_writer;
 
 // Starts a file with these tensors, of which name, type, rank and shape are used; all ranks name the same ones. The
 // metadata says "format": "pt". `durable`: the file has to survive a loss of power, and no process reads it soon. Waits
-// for the other ranks. UNAVAILABLE when the file system refuses, or a rank.
+// for the other ranks. UNAVAILABLE when the file system refuses, or a rank, or when PATH is no file.
 status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
                           size_t count, bool durable, struct file_ranks *ranks);
 
-// Writes bytes of tensor number `tensor`'s data, from byte `at` of them on. One process alone is fastest in the order
-// of the file. UNAVAILABLE when the disk is full; BUG if the tensor has fewer bytes.
+// Writes bytes of tensor number `tensor`'s data, from byte `at` of them on; not from away. One process alone is fastest
+// in the order of the file. UNAVAILABLE when the disk is full; BUG if the tensor has fewer bytes.
 status safetensors_write(struct safetensors_writer *writer, size_t tensor, size_t at, const void *data, size_t size);
 
 // Waits for the other ranks; then rank 0 renames PATH.tmp to PATH; a durable file is on the disk before. To another

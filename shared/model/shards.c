@@ -98,9 +98,32 @@ size_t shard_gather_bytes(const struct parameter_table *table, size_t buckets, e
     return 2 * shard_largest(table, buckets, type);
 }
 
-// Each bucket is on its way while the one before it is uploaded and the next one downloaded.
-status shard_gather(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks) {
+// From device to device, where they belong.
+static status shard_gather_devices(const struct param_array *array, size_t buckets, const struct ranks *ranks,
+                                   struct rank_devices *devices) {
+    const size_t count = (size_t)ranks->count;
+    struct comm_piece *sends, *receives;
+    NEW(&sends, 2 * buckets * count);
+    receives = sends + buckets * count;
+    for (size_t i = 0; i < buckets * count; i++) {
+        const struct parameter_bucket *bucket = &array->table->buckets[i / count];
+        const int rank = (int)(i % count);
+        const struct param_piece own = shard_own(bucket, ranks), piece = shard_piece(bucket, rank, ranks->count);
+        sends[i].rank = receives[i].rank = rank;
+        if (own.first < own.end && rank != ranks->own) sends[i].tensor = param_slice(array, own);
+        if (piece.first < piece.end && rank != ranks->own) receives[i].tensor = param_slice(array, piece);
+    }
+    status result = rank_devices_begin(devices, sends, buckets * count, receives, buckets * count);
+    if (result == OK) result = rank_devices_end(devices);
+    free(sends);
+    return result;
+}
+
+// Through the hosts, each bucket is on its way while the one before it is uploaded and the next one downloaded.
+status shard_gather(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks,
+                    struct rank_devices *devices) {
     if (!ranks) return OK;
+    if (devices) return shard_gather_devices(array, buckets, ranks, devices);
     const struct operations *ops = backend->ops;
     const size_t count = (size_t)ranks->count, size = element_size(array->types[0]);
     const size_t largest = shard_largest(array->table, buckets, array->types[0]);

@@ -6,8 +6,8 @@
 // bucket: whole units, as many as the others, or one more or less.
 #pragma once
 
-#include "shared/base/ranks.h"
 #include "shared/model/parameters.h"
+#include "shared/model/rank_devices.h"
 
 enum { SHARD_UNITS = 4096 };
 
@@ -29,8 +29,10 @@ status shard_square_sum(struct backend *backend, const struct param_array *array
                         double *sum);
 
 // Sets the values of an array of one type in the first `buckets` buckets to those of their owners. Waits for all.
-// UNAVAILABLE when memory is short, or as above. Does nothing without ranks.
-status shard_gather(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks);
+// `devices` are those of the ranks; NULL: the values go through the hosts. UNAVAILABLE when memory is short, or as
+// above. Does nothing without ranks.
+status shard_gather(struct backend *backend, const struct param_array *array, size_t buckets, struct ranks *ranks,
+                    struct rank_devices *devices);
 
-// Returns the bytes that this takes on the host for an array of one type.
+// Returns the bytes that this takes on the host for an array of one type, if it goes through the hosts.
 size_t shard_gather_bytes(const struct parameter_table *table, size_t buckets, enum element type);

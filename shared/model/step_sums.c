@@ -13,7 +13,8 @@ struct leaf_bucket {
 
 // A bucket on its way.
 struct sum_exchange {
-    struct rank_exchange *exchange; // NULL: none
+    struct rank_exchange *exchange; // through the hosts
+    bool under_way;
     size_t bucket;
     char *leaf, *received; // on the host: this rank's leaf; of every other leaf what this rank owns
 };
@@ -22,9 +23,10 @@ struct sum_traffic {
     size_t *order;                       // the buckets, as they are exchanged
     size_t begun;                        // how many of them, of the present leaf
     unsigned char *groups;               // of each rank's leaf, as step_sums_begin has them
-    struct sum_exchange two[2];          // one after the other
+    struct sum_exchange two[2];          // one after the other; from device to device the first one
     struct rank_piece *sends, *receives; // one for each rank
-    struct buffer *piece;                // of a leaf: what this rank owns of it
+    struct comm_piece *device_sends, *device_receives;
+    struct buffer *piece; // of a leaf: what this rank owns of it; from device to device of every other leaf
 };
 
 // Whether round(sum + leaf) is what a product does that is added to the sum.
@@ -32,32 +34,37 @@ static bool step_sums_are_direct(struct gradient_types types, bool rounds_produc
     return rounds_products && types.products == ELEMENT_BF16 && types.leaf == ELEMENT_BF16 && types.sum == ELEMENT_BF16;
 }
 
-// Places a leaf's buckets one behind the other, the streamed ones all at the same place, and returns the bytes of all.
-// `out` is NULL or has one for each bucket; the buffer is still missing. With `direct` those to which is added once
-// have no place.
+// Places a leaf's buckets one behind the other, the streamed ones at one place, or in turn at two `places`, and returns
+// the bytes of all. `out` is NULL or has one for each bucket; the buffer is still missing. With `direct` those to which
+// is added once have no place.
 static size_t step_sums_place(const struct parameter_table *table, int ranges, enum element matrices, bool direct,
-                              struct leaf_bucket *out) {
+                              size_t places, struct leaf_bucket *out) {
     const size_t count = parameter_table_buckets(table, ranges);
-    size_t streamed = 0, end = 0;
+    size_t most[2] = {0}, end = 0, streamed = 0;
     for (size_t i = 0; i < count; i++) {
         const struct parameter_bucket *bucket = &table->buckets[i];
         const enum element type = table->ranges[bucket->range].decay ? matrices : ELEMENT_F32; // matrices decay
         const size_t bytes = (size_t)bucket->count * element_size(type);
         if (out) out[i].grad = (struct tensor){NULL, end, type, 1, bucket->count, bucket->count};
         if (direct && bucket->use == BUCKET_ONCE) continue;
-        if (bucket->use != BUCKET_ANY_TIME)
-            streamed = bytes > streamed ? bytes : streamed;
-        else
+        size_t *place = &most[streamed % places];
+        if (bucket->use == BUCKET_ANY_TIME) {
             end += bytes;
+        } else {
+            streamed++;
+            if (bytes > *place) *place = bytes;
+        }
     }
+    streamed = 0;
     for (size_t i = 0; i < count && out; i++)
-        if (table->buckets[i].use != BUCKET_ANY_TIME) out[i].grad.offset = end;
-    return end + streamed;
+        if (table->buckets[i].use != BUCKET_ANY_TIME) out[i].grad.offset = end + (streamed++ % places ? *most : 0);
+    return end + most[0] + most[1];
 }
 
 size_t step_sums_leaf_bytes(const struct parameter_table *table, int ranges, struct gradient_types types,
-                            bool rounds_products) {
-    return step_sums_place(table, ranges, types.leaf, step_sums_are_direct(types, rounds_products), NULL);
+                            bool rounds_products, bool devices) {
+    const bool direct = !devices && step_sums_are_direct(types, rounds_products);
+    return step_sums_place(table, ranges, types.leaf, direct, devices ? 2 : 1, NULL);
 }
 
 // The bytes of a leaf's largest bucket, and the largest of what one of `count` ranks owns of a bucket.
@@ -76,9 +83,11 @@ static size_t step_sums_largest(const struct parameter_table *table, int ranges,
 }
 
 size_t step_sums_traffic_bytes(const struct parameter_table *table, int ranges, struct gradient_types types, int count,
-                               size_t *device) {
-    const size_t largest = step_sums_largest(table, ranges, types.leaf, count, device);
-    return 2 * (largest + (size_t)(count - 1) * *device);
+                               bool devices, size_t *device) {
+    const size_t largest = step_sums_largest(table, ranges, types.leaf, count, device), others = (size_t)(count - 1);
+    const size_t host = 2 * (largest + others * *device);
+    if (devices) *device *= others;
+    return devices ? 0 : host;
 }
 
 // Whether a leaf's gradient of a bucket has memory of its own.
@@ -98,11 +107,14 @@ static status step_sums_connect(struct step_sums *sums, const struct parameter_t
     NEW(&traffic->groups, count);
     NEW(&traffic->sends, count);
     NEW(&traffic->receives, count);
+    NEW(&traffic->device_sends, count);
+    NEW(&traffic->device_receives, count);
     for (size_t i = buckets; i-- > 0;)
         if (table->buckets[i].use != BUCKET_ANY_TIME) traffic->order[at++] = i;
     for (size_t i = 0; i < buckets; i++)
         if (table->buckets[i].use == BUCKET_ANY_TIME) traffic->order[at++] = i;
     const size_t largest = step_sums_largest(table, ranges, matrices, sums->ranks->count, &piece);
+    if (sums->devices) return sums->backend->ops->buffer_new(sums->backend, (count - 1) * piece, &traffic->piece);
     for (int i = 0; i < 2; i++) {
         TRY(NEW_LARGE(&traffic->two[i].leaf, largest));
         TRY(mem_new_large(&traffic->two[i].received, count - 1, piece));
@@ -111,14 +123,14 @@ static status step_sums_connect(struct step_sums *sums, const struct parameter_t
 }
 
 status step_sums_init(struct step_sums *sums, struct backend *backend, const struct parameter_table *table, int ranges,
-                      struct gradient_types types, struct ranks *rank_list) {
+                      struct gradient_types types, struct ranks *rank_list, struct rank_devices *devices) {
     const size_t count = parameter_table_buckets(table, ranges);
     struct backend_info info;
-    *sums = (struct step_sums){.backend = backend, .ranks = rank_list};
+    *sums = (struct step_sums){.backend = backend, .ranks = rank_list, .devices = devices};
     TRY(backend->ops->info(backend, &info));
     sums->direct = !rank_list && step_sums_are_direct(types, info.rounds_products);
     NEW(&sums->buckets, count);
-    const size_t bytes = step_sums_place(table, ranges, types.leaf, sums->direct, sums->buckets);
+    const size_t bytes = step_sums_place(table, ranges, types.leaf, sums->direct, devices ? 2 : 1, sums->buckets);
     TRY(param_array_init(&sums->sums, backend, table, ranges, types.sum, ELEMENT_F32, rank_list));
     TRY(backend->ops->buffer_new(backend, bytes, &sums->leaf));
     for (size_t i = 0; i < count; i++) {
@@ -146,6 +158,8 @@ void step_sums_release(struct step_sums *sums) {
         free(traffic->groups);
         free(traffic->sends);
         free(traffic->receives);
+        free(traffic->device_sends);
+        free(traffic->device_receives);
         free(traffic);
     }
     param_array_release(&sums->sums, sums->backend);
@@ -171,11 +185,20 @@ static status step_sums_drop(struct step_sums *sums, size_t bucket) {
     return sums->backend->ops->zero(sums->backend, leaf->grad);
 }
 
+// Waits for what is on its way.
+static status step_sums_await(struct step_sums *sums, struct sum_exchange *part) {
+    if (!part->under_way) return OK;
+    return sums->devices ? rank_devices_end(sums->devices) : ranks_end(sums->ranks, &part->exchange);
+}
+
 status step_sums_begin(struct step_sums *sums, int groups) {
     const size_t count = parameter_table_buckets(sums->sums.table, sums->sums.ranges);
+    for (int i = 0; i < 2 && sums->ranks; i++) { // of a leaf given up
+        TRY(step_sums_await(sums, &sums->traffic->two[i]));
+        sums->traffic->two[i].under_way = false;
+    }
     for (size_t i = 0; i < count; i++) TRY(step_sums_drop(sums, i));
     if (!sums->ranks) return OK;
-    for (int i = 0; i < 2; i++) TRY(ranks_end(sums->ranks, &sums->traffic->two[i].exchange)); // of a leaf given up
     sums->traffic->begun = 0;
     sums->traffic->groups[sums->ranks->own] = (unsigned char)groups;
     return ranks_gather(sums->ranks, sums->traffic->groups, 1);
@@ -188,7 +211,8 @@ struct tensor step_sums_grad(struct step_sums *sums, const struct fused_param *p
     const int64_t count = param->rows * param->columns;
     if (table->buckets[bucket].use != BUCKET_ANY_TIME) {
         const size_t last = sums->streamed;
-        assert(last == bucket || table->buckets[last].use == BUCKET_ANY_TIME || !sums->buckets[last].touched);
+        assert(last == bucket || table->buckets[last].use == BUCKET_ANY_TIME || !sums->buckets[last].touched ||
+               sums->buckets[last].grad.offset != leaf->grad.offset);
         sums->streamed = bucket;
     }
     leaf->touched = step_sums_has_leaf(sums, bucket);
@@ -205,18 +229,48 @@ static status step_sums_arrive(struct step_sums *sums, struct sum_exchange *part
     const enum element type = sums->buckets[part->bucket].grad.type;
     const struct param_piece own = shard_own(bucket, sums->ranks);
     const size_t skipped = (size_t)(own.first - bucket->offset) * element_size(type);
-    const struct tensor piece = {traffic->piece, 0, type, 1, own.end - own.first, own.end - own.first};
+    struct tensor piece = {traffic->piece, 0, type, 1, own.end - own.first, own.end - own.first};
     const char *received = part->received;
-    if (!part->exchange) return OK;
-    TRY(ranks_end(sums->ranks, &part->exchange));
+    if (!part->under_way) return OK;
+    TRY(step_sums_await(sums, part));
+    part->under_way = false;
     for (int rank = 0; rank < sums->ranks->count && piece.columns; rank++) {
         if (traffic->groups[rank] <= group) continue;
         const bool mine = rank == sums->ranks->own;
-        TRY(ops->upload(sums->backend, piece, mine ? part->leaf + skipped : received, type));
-        TRY(ops->add(sums->backend, param_slice(&sums->sums, own), piece));
-        if (!mine) received += (size_t)piece.columns * element_size(type);
+        struct tensor from = piece;
+        if (!sums->devices) TRY(ops->upload(sums->backend, piece, mine ? part->leaf + skipped : received, type));
+        if (sums->devices && mine)
+            from = tensor_columns(sums->buckets[part->bucket].grad, own.first - bucket->offset, piece.columns);
+        TRY(ops->add(sums->backend, param_slice(&sums->sums, own), from));
+        if (mine) continue;
+        received += sums->devices ? 0 : (size_t)piece.columns * element_size(type);
+        piece.offset += sums->devices ? (size_t)piece.columns * element_size(type) : 0;
     }
-    return OK;
+    return sums->devices ? step_sums_drop(sums, part->bucket) : OK;
+}
+
+// Begins to send a bucket from device to device. The one before it has ended: what comes needs its memory.
+static status step_sums_send_devices(struct step_sums *sums, struct sum_exchange *part) {
+    const struct sum_traffic *traffic = sums->traffic;
+    const struct parameter_bucket *bucket = &sums->sums.table->buckets[part->bucket];
+    const int group = sums->sums.table->ranges[bucket->range].group;
+    const size_t count = (size_t)sums->ranks->count;
+    const struct tensor grad = sums->buckets[part->bucket].grad;
+    const struct param_piece own = shard_own(bucket, sums->ranks);
+    struct tensor received = {traffic->piece, 0, grad.type, 1, own.end - own.first, own.end - own.first};
+    for (int rank = 0; rank < sums->ranks->count; rank++) {
+        const struct param_piece piece = shard_piece(bucket, rank, sums->ranks->count);
+        struct comm_piece *send = &traffic->device_sends[rank], *receive = &traffic->device_receives[rank];
+        *send = *receive = (struct comm_piece){.rank = rank};
+        if (rank == sums->ranks->own) continue;
+        if (traffic->groups[sums->ranks->own] > group)
+            send->tensor = tensor_columns(grad, piece.first - bucket->offset, piece.end - piece.first);
+        if (traffic->groups[rank] <= group) continue;
+        receive->tensor = received;
+        received.offset += (size_t)received.columns * element_size(grad.type);
+    }
+    part->under_way = true;
+    return rank_devices_begin(sums->devices, traffic->device_sends, count, traffic->device_receives, count);
 }
 
 // Sends the next bucket's pieces of the leaf to their owners; meanwhile adds the bucket before it.
@@ -228,10 +282,16 @@ static status step_sums_send(struct step_sums *sums) {
     const struct tensor grad = sums->buckets[number].grad;
     const size_t size = element_size(grad.type);
     const struct param_piece own = shard_own(bucket, sums->ranks);
-    struct sum_exchange *part = &traffic->two[traffic->begun % 2];
+    struct sum_exchange *part = &traffic->two[sums->devices ? 0 : traffic->begun % 2];
     const bool sends = traffic->groups[sums->ranks->own] > group;
     char *received = part->received;
     assert(sends || !sums->buckets[number].touched);
+    if (sums->devices) {
+        TRY(step_sums_arrive(sums, part));
+        part->bucket = number;
+        traffic->begun++;
+        return step_sums_send_devices(sums, part);
+    }
     if (sends) TRY(sums->backend->ops->download(sums->backend, part->leaf, grad.type, grad));
     TRY(step_sums_drop(sums, number));
     for (int rank = 0; rank < sums->ranks->count; rank++) {
@@ -245,6 +305,7 @@ static status step_sums_send(struct step_sums *sums) {
     }
     part->bucket = number;
     TRY(ranks_begin(sums->ranks, traffic->sends, count, traffic->receives, count, &part->exchange));
+    part->under_way = true;
     traffic->begun++;
     return step_sums_arrive(sums, &traffic->two[traffic->begun % 2]);
 }
@@ -275,7 +336,7 @@ status step_sums_end(struct step_sums *sums) {
         return OK;
     }
     while (sums->traffic->begun < count) TRY(step_sums_send(sums));
-    return step_sums_arrive(sums, &sums->traffic->two[(count - 1) % 2]);
+    return step_sums_arrive(sums, &sums->traffic->two[sums->devices ? 0 : (count - 1) % 2]);
 }
 
 status step_sums_norm(const struct step_sums *sums, double *norm) {

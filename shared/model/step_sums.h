@@ -9,9 +9,11 @@
 // Ranks compute the leaves of a turn side by side. Each sends its leaf's pieces of a bucket to their owners, who add
 // them in the order of the ranks; what other ranks own of the sums is not kept up. A bucket is on its way while the
 // backward pass computes the next one. All ranks exchange the buckets in one order, that of the backward pass: streamed
-// ones from the table's end to its beginning, then the others as they stand there.
+// ones from the table's end to its beginning, then the others as they stand there. Pieces go from device to device
+// (rank_devices.h), out of the leaf itself; or through the hosts, where there is a copy of the leaf's bucket.
 //
-// A bucket is added when the backward pass has completed it. Streamed buckets use the same memory, one after another.
+// A bucket is added when the backward pass has completed it. Streamed buckets use the same memory, one after another;
+// from device to device two memories in turn, because the bucket before is still on its way.
 // Where a leaf's gradient of a matrix is one rounded product, the product is added to the sum itself, which has the
 // same bits (zero and a product is the product). Not so with ranks, where leaves travel.
 #pragma once
@@ -25,30 +27,33 @@ struct gradient_types {
 
 struct step_sums {
     struct backend *backend;
-    struct param_array sums;     // of the trained ranges
-    bool direct;                 // buckets to which a pass adds once have no memory of a leaf
-    struct buffer *leaf;         // the gradient of the present leaf: zeros but in buckets that are touched
-    struct leaf_bucket *buckets; // for each bucket of these ranges
-    size_t streamed;             // the streamed bucket that was touched last
-    struct ranks *ranks;         // NULL: one process
-    struct sum_traffic *traffic; // between the ranks; NULL without
+    struct param_array sums;      // of the trained ranges
+    bool direct;                  // buckets to which a pass adds once have no memory of a leaf
+    struct buffer *leaf;          // the gradient of the present leaf: zeros but in buckets that are touched
+    struct leaf_bucket *buckets;  // for each bucket of these ranges
+    size_t streamed;              // the streamed bucket that was touched last
+    struct ranks *ranks;          // NULL: one process
+    struct rank_devices *devices; // of the ranks; NULL: through the hosts
+    struct sum_traffic *traffic;  // between the ranks; NULL without
 };
 
-// Makes zeros for the first `ranges` ranges of the table. `rank_list` has two ranks or more, or is NULL. The caller
-// calls step_sums_release, also after a failure. UNAVAILABLE when memory is short.
+// Makes zeros for the first `ranges` ranges of the table. `rank_list` has two ranks or more, or is NULL; `devices` are
+// theirs, or NULL. The caller calls step_sums_release, also after a failure. UNAVAILABLE when memory is short.
 status step_sums_init(struct step_sums *sums, struct backend *backend, const struct parameter_table *table, int ranges,
-                      struct gradient_types types, struct ranks *rank_list);
+                      struct gradient_types types, struct ranks *rank_list, struct rank_devices *devices);
 
-// Frees the memory, after what is on its way, and zeroes the struct. Keeps fail_text. A zeroed struct is fine.
+// Frees the memory, after what is on its way, and zeroes the struct. What was on its way from device to device has
+// ended or was given up. Keeps fail_text. A zeroed struct is fine.
 void step_sums_release(struct step_sums *sums);
 
-// Returns the bytes of a leaf's gradient, on a backend that does or does not round products (struct backend_info).
+// Returns the bytes of a leaf's gradient, on a backend that does or does not round products (struct backend_info), or
+// of one that goes from device to device.
 size_t step_sums_leaf_bytes(const struct parameter_table *table, int ranges, struct gradient_types types,
-                            bool rounds_products);
+                            bool rounds_products, bool devices);
 
 // Returns the bytes that one of `count` ranks has on the host for what is on its way, and at *device on the backend.
 size_t step_sums_traffic_bytes(const struct parameter_table *table, int ranges, struct gradient_types types, int count,
-                               size_t *device);
+                               bool devices, size_t *device);
 
 // Begins a leaf with gradients of the first `groups` groups of the table; 0: of none, or no leaf. What an earlier one
 // has left that did not end is dropped, except the buckets that were done or to which is added once. With ranks all

@@ -17,9 +17,10 @@ static const char state_tensors[] = "training.safetensors", state_counters[] = "
 // ---- optimizer ----
 
 status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
-                      int ranges, struct gradient_types grads, enum element moments, struct ranks *rank_list) {
+                      int ranges, struct gradient_types grads, enum element moments, struct ranks *rank_list,
+                      struct rank_devices *devices) {
     *optimizer = (struct optimizer){.backend = backend};
-    TRY(step_sums_init(&optimizer->grads, backend, table, ranges, grads, rank_list));
+    TRY(step_sums_init(&optimizer->grads, backend, table, ranges, grads, rank_list, devices));
     TRY(param_array_init(&optimizer->exp_avg, backend, table, ranges, moments, ELEMENT_F32, rank_list));
     return param_array_init(&optimizer->exp_avg_sq, backend, table, ranges, moments, ELEMENT_F32, rank_list);
 }
@@ -69,7 +70,7 @@ status optimizer_step(struct optimizer *optimizer, const struct param_array *wei
         TRY_TO(result, done, backend->ops->adamw(backend, pieces, count, &adamw));
     }
     TRY_TO(result, done, step_sums_clear(&optimizer->grads));
-    result = shard_gather(backend, weights, buckets, optimizer->grads.ranks);
+    result = shard_gather(backend, weights, buckets, optimizer->grads.ranks, optimizer->grads.devices);
 done:
     free(pieces);
     return result;
@@ -77,10 +78,12 @@ done:
 
 // ---- checkpoint ----
 
+enum { WINDOW = 1 << 22 }; // the most numbers of a tensor that are exchanged at a time
+
 // Shows what each rank shows, 8 bytes.
 static status rank_share_meet(struct file_ranks *file, uint64_t *all) {
     struct rank_share *own = (struct rank_share *)(void *)((char *)file - offsetof(struct rank_share, file));
-    return ranks_gather(own->ranks, all, sizeof *all);
+    return ranks_await_all(own->ranks, all, sizeof *all);
 }
 
 void rank_share_init(struct rank_share *out, struct arena *arena, const struct parameter_table *table,
@@ -90,7 +93,8 @@ void rank_share_init(struct rank_share *out, struct arena *arena, const struct p
     struct param_piece *pieces = arena_alloc(arena, table->bucket_count * sizeof *pieces);
     for (size_t i = 0; i < table->bucket_count; i++) pieces[i] = shard_own(&table->buckets[i], ranks);
     out->file = (struct file_ranks){.own = ranks->own, .count = ranks->count, .meet = rank_share_meet};
-    out->share = (struct param_share){&out->file, pieces, table->bucket_count};
+    out->file.away = ranks->partner && ranks->partner[ranks->own] != ranks->own;
+    out->share = (struct param_share){&out->file, pieces, table->bucket_count, ranks->partner ? ranks : NULL};
 }
 
 status rank_share_agree(const struct rank_share *share, status result) {
@@ -101,7 +105,7 @@ status rank_share_agree(const struct rank_share *share, status result) {
     snprintf(reason, sizeof reason, "%s", fail_text());
     NEW(&all, (size_t)ranks->count);
     all[ranks->own] = (unsigned char)result;
-    const status met = ranks_gather(ranks, all, sizeof *all);
+    const status met = ranks_await_all(ranks, all, sizeof *all);
     if (result != OK)
         (void)fail(result, "%s", reason);
     else
@@ -124,13 +128,109 @@ void tensor_list_add(struct tensor_list *list, const struct param_array *array, 
     list->sources[list->count++] = (struct tensor_source){array, parameter};
 }
 
+// Makes room for a window of the tensors, if the ranks have partners. A failure is one of all ranks.
+static status tensor_list_new_window(const struct tensor_list *list, char **out) {
+    *out = NULL;
+    if (!list->share.partners) return OK;
+    const status result = mem_new_large(out, WINDOW, sizeof(float));
+    return result == OK ? OK : ranks_fail(list->share.partners, result);
+}
+
+// Returns what a rank owns of a parameter's numbers in the window that begins with number `first`; may be empty.
+static struct param_piece tensor_list_piece(const struct tensor_list *list, size_t i, int64_t first, int rank) {
+    const struct parameter *parameter = list->sources[i].parameter;
+    const struct parameter_bucket *bucket = list->sources[i].array->table->buckets; // that of the parameter
+    const int64_t left = parameter->count - first, start = parameter->offset + first,
+                  end = start + (left < WINDOW ? left : WINDOW);
+    while (start >= bucket->offset + bucket->count) bucket++;
+    const struct param_piece piece = shard_piece(bucket, rank, list->share.partners->count);
+    return (struct param_piece){piece.first > start ? piece.first : start, piece.end < end ? piece.end : end};
+}
+
+// Exchanges the window of tensor `i` that begins with its number `first`, which is at `window`: each rank that has a
+// partner gives the partner what it owns, or gets that from there.
+static status tensor_list_exchange(const struct tensor_list *list, size_t i, int64_t first, bool gets, char *window) {
+    struct ranks *ranks = list->share.partners;
+    const size_t size = element_size(list->tensors[i].type);
+    const int64_t start = list->sources[i].parameter->offset + first;
+    struct rank_exchange *exchange;
+    struct rank_piece own = {0}, *others;
+    size_t count = 0;
+    NEW(&others, (size_t)ranks->count);
+    for (int rank = 0; rank < ranks->count; rank++) {
+        const int partner = ranks->partner[rank];
+        const struct param_piece piece = tensor_list_piece(list, i, first, rank);
+        if (piece.first >= piece.end || partner == rank) continue;
+        const struct rank_piece bytes = {rank, window + (size_t)(piece.first - start) * size,
+                                         (size_t)(piece.end - piece.first) * size};
+        if (rank == ranks->own) own = bytes;
+        if (rank == ranks->own) own.rank = partner;
+        if (partner == ranks->own) others[count++] = bytes;
+    }
+    status result =
+        ranks_begin(ranks, gets ? others : &own, gets ? count : 1, gets ? &own : others, gets ? 1 : count, &exchange);
+    if (result == OK) result = ranks_await(ranks, &exchange);
+    free(others);
+    return result;
+}
+
+// Waits for all after the windows of a tensor, so that no rank is many exchanges ahead: one that has nothing to give or
+// to get waits for nobody in tensor_list_exchange.
+static status tensor_list_meet(const struct tensor_list *list) {
+    char *all;
+    NEW(&all, (size_t)list->share.partners->count);
+    const status result = ranks_await_all(list->share.partners, all, sizeof *all);
+    free(all);
+    return result;
+}
+
+// Writes what the ranks own of tensor `i` whose partner this one is. All ranks call it, and exchange what is not whole
+// on each of them, also after a failure of this one, `result`, which it returns.
+static status tensor_list_write_partners(const struct tensor_list *list, struct backend *backend, size_t i,
+                                         struct safetensors_writer *writer, char *window, status result) {
+    const struct param_array *array = list->sources[i].array;
+    const struct parameter *parameter = list->sources[i].parameter;
+    const struct ranks *ranks = list->share.partners;
+    const enum element type = list->tensors[i].type;
+    const size_t size = element_size(type);
+    const bool away = ranks->partner[ranks->own] != ranks->own;
+    const bool divided = array->divided || (array->remainders_divided && type != ELEMENT_BF16);
+    for (int64_t first = 0; first < parameter->count; first += WINDOW) {
+        const int64_t start = parameter->offset + first;
+        const struct param_piece own = tensor_list_piece(list, i, first, ranks->own);
+        if (result == OK && away && divided && own.first < own.end)
+            result = parameter_download(backend, array, parameter, own, type, NULL, 0,
+                                        window + (size_t)(own.first - start) * size);
+        const status exchanged = divided ? tensor_list_exchange(list, i, first, false, window) : OK;
+        if (exchanged != OK) return exchanged;
+        for (int rank = 0; rank < ranks->count && result == OK; rank++) {
+            const struct param_piece piece = tensor_list_piece(list, i, first, rank);
+            if (rank == ranks->own || ranks->partner[rank] != ranks->own || piece.first >= piece.end) continue;
+            result = divided ? safetensors_write(writer, i, (size_t)(piece.first - parameter->offset) * size,
+                                                 window + (size_t)(piece.first - start) * size,
+                                                 (size_t)(piece.end - piece.first) * size)
+                             : parameter_download(backend, array, parameter, piece, type, writer, i, NULL);
+        }
+    }
+    const status met = divided ? tensor_list_meet(list) : OK;
+    return met != OK ? met : result;
+}
+
 status tensor_list_write(const struct tensor_list *list, struct backend *backend, const char *path, bool durable) {
+    const struct param_share *share = &list->share;
+    const bool away = share->ranks && share->ranks->away;
     struct safetensors_writer *writer = NULL;
-    status result = safetensors_create(&writer, path, list->tensors, list->count, durable, list->share.ranks);
-    for (size_t i = 0; result == OK && i < list->count; i++)
-        for (size_t p = 0; result == OK && p < list->share.count; p++)
-            result = parameter_download(backend, list->sources[i].array, list->sources[i].parameter,
-                                        list->share.pieces[p], list->tensors[i].type, writer, i);
+    char *window;
+    TRY(tensor_list_new_window(list, &window));
+    status result = safetensors_create(&writer, path, list->tensors, list->count, durable, share->ranks);
+    for (size_t i = 0; writer && i < list->count; i++) {
+        for (size_t p = 0; result == OK && p < share->count && !away; p++)
+            result = parameter_download(backend, list->sources[i].array, list->sources[i].parameter, share->pieces[p],
+                                        list->tensors[i].type, writer, i, NULL);
+        if (share->partners && !share->partners->failed)
+            result = tensor_list_write_partners(list, backend, i, writer, window, result);
+    }
+    free(window);
     if (result == OK) return safetensors_finish(&writer);
     safetensors_abort(&writer);
     return result;
@@ -214,37 +314,86 @@ uint64_t training_state_bytes(const struct training_state *state) {
     return bytes;
 }
 
+// Whether all ranks could open the files, as tensor_list_write_partners; gives those of other machines the counters.
+static status training_state_meet(const struct training_state *state, const struct tensor_list *list, const char *path,
+                                  int64_t values[MAX_STATE_COUNTERS], status result) {
+    struct ranks *ranks = list->share.partners;
+    struct opened {
+        uint64_t result;
+        int64_t values[MAX_STATE_COUNTERS];
+    } * all;
+    NEW(&all, (size_t)ranks->count);
+    all[ranks->own].result = (uint64_t)result;
+    memcpy(all[ranks->own].values, values, sizeof all->values);
+    const status met = ranks->failed ? result : ranks_await_all(ranks, all, sizeof *all);
+    if (result == OK) result = met;
+    for (int rank = 0; rank < ranks->count && result == OK; rank++)
+        if (all[rank].result)
+            result = fail((status)all[rank].result, "%s: rank %d cannot read it, and says why", path, rank);
+    for (int i = 0; result == OK && state->counters[i].name; i++) values[i] = all->values[i];
+    free(all);
+    return result;
+}
+
+// Gives the ranks whose partner this one is what they own of tensor `i`, of which `data` has the numbers in the file;
+// or gets it, without `data`. As tensor_list_write_partners.
+static status tensor_list_read_partners(const struct tensor_list *list, struct backend *backend, size_t i,
+                                        const void *data, char *window, status result) {
+    const struct parameter *parameter = list->sources[i].parameter;
+    const enum element type = list->tensors[i].type;
+    for (int64_t first = 0; first < parameter->count; first += WINDOW) {
+        char *there = data ? (char *)(uintptr_t)data + (size_t)first * element_size(type) : window; // only read
+        const status exchanged = tensor_list_exchange(list, i, first, true, there);
+        if (exchanged != OK) return exchanged;
+        if (!data && result == OK)
+            result =
+                parameter_upload(backend, list->sources[i].array, parameter,
+                                 tensor_list_piece(list, i, first, list->share.partners->own), window, first, type);
+    }
+    const status met = tensor_list_meet(list);
+    return met != OK ? met : result;
+}
+
 status training_state_load(const struct training_state *state, const char *dir) {
     struct arena arena = {0};
     struct safetensors *store = NULL;
-    int64_t values[MAX_STATE_COUNTERS];
+    int64_t values[MAX_STATE_COUNTERS] = {0};
+    char *window;
     const char *path = path_join(&arena, dir, state_tensors);
     const struct tensor_list list = training_state_list(state, &arena);
     const char *counters_path = path_join(&arena, dir, state_counters);
+    const bool away = list.share.ranks && list.share.ranks->away;
     struct json *counters;
-    status result = json_parse_file(&counters, &arena, counters_path);
-    for (size_t i = 0; result == OK && state->counters[i].name; i++) {
+    status result = tensor_list_new_window(&list, &window);
+    if (result == OK && !away) result = json_parse_file(&counters, &arena, counters_path);
+    for (size_t i = 0; result == OK && !away && state->counters[i].name; i++) {
         const char *name = state->counters[i].name;
         if (!json_int(json_at(counters, name), &values[i]) || values[i] < 0)
             result = fail(DATAERR, "%s: %s is not a non-negative integer", counters_path, name);
     }
-    if (result == OK) result = safetensors_open(&store, path);
-    for (size_t i = 0; result == OK && i < list.count; i++) { // every tensor is found before one is read
+    if (result == OK && !away) result = safetensors_open(&store, path);
+    for (size_t i = 0; result == OK && !away && i < list.count; i++) { // every tensor is found before one is read
         const struct stored_tensor *wanted = &list.tensors[i], *stored = safetensors_find(store, wanted->name);
         const int64_t count = list.sources[i].parameter->count;
         if (!stored)
-            result = fail(DATAERR, "%s: tensor %s is missing", path, wanted->name);
+            result = fail(USAGE, "%s: tensor %s is missing", path, wanted->name);
         else if (stored->type != wanted->type || stored_tensor_count(stored) != count)
-            result = fail(DATAERR, "%s: tensor %s is not %lld %s numbers", path, wanted->name, (long long)count,
-                          wanted->type == ELEMENT_F32 ? "float32" : "bfloat16");
+            result =
+                fail(stored_tensor_count(stored) == count ? USAGE : DATAERR, "%s: tensor %s is not %lld %s numbers",
+                     path, wanted->name, (long long)count, wanted->type == ELEMENT_F32 ? "float32" : "bfloat16");
     }
-    for (size_t i = 0; result == OK && i < list.count; i++) {
-        const struct stored_tensor *stored = safetensors_find(store, list.tensors[i].name);
-        for (size_t p = 0; result == OK && p < list.share.count; p++)
+    if (list.share.partners) result = training_state_meet(state, &list, path, values, result);
+    const bool met = result == OK; // so the ranks exchange the same, whatever fails from now on
+    for (size_t i = 0; met && i < list.count; i++) {
+        const struct stored_tensor *stored = away ? NULL : safetensors_find(store, list.tensors[i].name);
+        for (size_t p = 0; result == OK && p < list.share.count && !away; p++)
             result = parameter_upload(state->backend, list.sources[i].array, list.sources[i].parameter,
-                                      list.share.pieces[p], stored->data, stored->type);
-        safetensors_release_pages(stored);
+                                      list.share.pieces[p], stored->data, 0, stored->type);
+        if (list.share.partners && !list.share.partners->failed)
+            result = tensor_list_read_partners(&list, state->backend, i, stored ? stored->data : NULL, window, result);
+        if (stored) safetensors_release_pages(stored);
     }
+    free(window);
     for (size_t i = 0; result == OK && state->counters[i].name; i++) *state->counters[i].value = values[i];
     safetensors_close(&store);
     arena_release(&arena);

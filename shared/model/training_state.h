@@ -13,10 +13,11 @@ struct optimizer {
 };
 
 // Makes zeros for the first `ranges` ranges of the table, with gradients and moments of matrices in these types;
-// `rank_list` is as in step_sums_init. The caller calls optimizer_release, also after a failure. UNAVAILABLE when
-// memory is short.
+// `rank_list` and `devices` are as in step_sums_init. The caller calls optimizer_release, also after a failure.
+// UNAVAILABLE when memory is short.
 status optimizer_init(struct optimizer *optimizer, struct backend *backend, const struct parameter_table *table,
-                      int ranges, struct gradient_types grads, enum element moments, struct ranks *rank_list);
+                      int ranges, struct gradient_types grads, enum element moments, struct ranks *rank_list,
+                      struct rank_devices *devices);
 
 // Frees the arrays. A zeroed struct is fine.
 void optimizer_release(struct optimizer *optimizer);
@@ -35,6 +36,7 @@ struct param_share {
     struct file_ranks *ranks; // NULL: one process
     const struct param_piece *pieces;
     size_t count;
+    struct ranks *partners; // the ranks, if some have partners, to whom they give what they own (shards.h); or NULL
 };
 
 // The share of a rank: what it owns of every bucket (shards.h); all without ranks. `share` is for the functions below.
@@ -105,7 +107,8 @@ struct training_state {
 status training_state_save(const struct training_state *state, const char *dir);
 
 // Reads this process's pieces and the counters, after every tensor was found; how many ranks have written them does not
-// matter. DATAERR names what is missing or does not fit.
+// matter. USAGE names a tensor that is missing or of another type: it was saved with other options. DATAERR when the
+// files are missing or damaged, or are those of another model.
 status training_state_load(const struct training_state *state, const char *dir);
 
 // Returns the bytes of the tensors.

@@ -156,10 +156,10 @@ static status weights_load_param(struct weights *weights, struct weights_loader 
             struct param_array whole = weights->values;
             const struct ranks *ranks = whole.remainders_divided;
             if (ranks) whole.remainders = NULL; // which are uploaded with what this rank owns
-            TRY(parameter_upload(backend, &whole, parameter, param_whole, stored->data, stored->type));
+            TRY(parameter_upload(backend, &whole, parameter, param_whole, stored->data, 0, stored->type));
             for (size_t b = 0; ranks && b < weights->table.bucket_count; b++)
                 TRY(parameter_upload(backend, &weights->values, parameter, shard_own(&weights->table.buckets[b], ranks),
-                                     stored->data, stored->type));
+                                     stored->data, 0, stored->type));
         }
         safetensors_release_pages(stored);
     }

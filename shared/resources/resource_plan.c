@@ -38,8 +38,16 @@ static const char *resource_precision(const char *given, bool on_cpu) {
 // The measured size of a process on the CPU, with its libraries. A stage with a model also has the tokenizer, the store
 // and the threads; a decoder's worker has a clip, and its frames of 1920 x 1080 pixels before they are resized. Files
 // that are mapped, the store's and the weights', do not count: the kernel drops them first. A user's program is not
-// known. On a GPU: the allowance for the driver's context of one process, for copies and for small buffers.
-enum { PROCESS_PLAIN = 10, PROCESS_DECODER = 32, PROCESS_WORKER = 64, PROCESS_MODEL = 48, PROCESS_DRIVER = 640 };
+// known. On a GPU: the allowance for the driver's context of one process, for copies and for small buffers; and for the
+// buffers of NCCL, which is not measured.
+enum {
+    PROCESS_PLAIN = 10,
+    PROCESS_DECODER = 32,
+    PROCESS_WORKER = 64,
+    PROCESS_MODEL = 48,
+    PROCESS_DRIVER = 640,
+    PROCESS_NCCL = 768
+};
 
 // ---- the stages ----
 
@@ -84,7 +92,10 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
         request->precision = resource_precision(common->precision, planned->on_cpu);
         request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
         request->training = optim;
-        request->borrows = group->borrows && !planned->on_cpu && stage->kind->follows_weights;
+        // A reference that stands still is not lent: refscore loads the model directory.
+        const bool shares = !planned->on_cpu && stage->kind->follows_weights && (!refscore || group->ema);
+        request->borrows = group->borrows && shares;
+        request->borrows_base = group->borrows_base && shares;
         if (refscore && values->refscore.generate == REFSCORE_GENERATE_ANSWER)
             request->continued_tokens = values->refscore.generate_tokens;
         if (consistency) {
@@ -96,6 +107,7 @@ static status resource_add_stage(struct resource_plan *plan, const struct pipeli
             request->ema = values->optim.ema_every > 0;
             request->parts = values->optim.parts;
             request->ranks = pipeline_stage_ranks(stage);
+            if (!planned->on_cpu && request->ranks > 1) mebibytes += PROCESS_NCCL;
             request->gradient_precision = resource_precision(values->optim.gradient_precision, planned->on_cpu);
             request->sum_precision = values->optim.sum_precision;
             request->moment_precision = resource_precision(values->optim.moment_precision, planned->on_cpu);
@@ -149,8 +161,10 @@ status resource_plan_make(struct resource_plan *plan, const struct pipeline *pip
     group.prompt_tokens = given->prompt_tokens;
     group.group_size = given->group_size;
     group.new_tokens = given->completion_tokens;
-    const char *publish = optim ? pipeline_value(optim, "publish") : NULL;
-    group.borrows = publish && strcmp(publish, "lend") == 0;
+    const struct optim_options *training = optim ? pipeline_options(optim) : NULL;
+    group.ema = training && training->ema_every > 0;
+    group.borrows = training && training->publish == OPTIM_PUBLISH_LEND;
+    group.borrows_base = training && training->publish != OPTIM_PUBLISH_FILES;
     for (size_t i = 0; i < pipeline->stage_count; i++) TRY(resource_add_stage(plan, &pipeline->stages[i], &group));
     return OK;
 }
@@ -181,8 +195,8 @@ status planned_stage_needs(const struct planned_stage *stage, struct memory_item
         TRY(model_memory_needs(stage->model, request, items, count));
     }
     assert(*count < MEMORY_ITEMS);
-    if (stage->program_bytes)
-        items[(*count)++] = (struct memory_item){stage->on_cpu ? "the program" : "the driver", stage->program_bytes};
+    const char *program = stage->on_cpu ? "the program" : request->ranks > 1 ? "the driver and NCCL" : "the driver";
+    if (stage->program_bytes) items[(*count)++] = (struct memory_item){program, stage->program_bytes};
     return OK;
 }
 
@@ -217,7 +231,9 @@ status resource_plan_disk(const struct resource_plan *plan, int machine, struct 
         const struct pipeline_stage *stage = plan->stages[i].stage;
         const bool here = pipeline_stage_runs_on(stage, machine);
         if (stage->kind == &stage_kinds[STAGE_FRAMES] && here) needs->frames = plan->frames;
-        read |= here && stage->kind && (stage->kind->trains || stage->kind->follows_weights);
+        if (stage->kind && stage->kind->trains) // only rank 0 publishes
+            read |= pipeline_stage_machine(stage, 0) == machine;
+        read |= here && stage->kind && stage->kind->follows_weights;
     }
     if (planned->stage->kind != &stage_kinds[STAGE_OPTIM]) return OK;
     static const struct source_options no_source = {.groups_per_step = 1};
@@ -229,7 +245,7 @@ status resource_plan_disk(const struct resource_plan *plan, int machine, struct 
     const bool lent = optim->publish != OPTIM_PUBLISH_FILES && !planned->on_cpu;
     needs->published = files.published;
     needs->copies = lent || !read ? 0 : optim->ema_every ? 2 * VERSIONS : VERSIONS;
-    if (!pipeline_stage_runs_on(planned->stage, machine)) return OK;
+    if (pipeline_stage_machine(planned->stage, 0) != machine) return OK;
     needs->checkpoint = files.model + files.state;
     needs->state = files.state;
     int64_t steps = source->max_steps; // at most; 0: the pipeline does not say it
@@ -305,7 +321,7 @@ status resource_spread(const struct resource_plan *plan, struct pipeline *pipeli
     *placed = false;
     for (size_t i = 0; i < plan->count; i++) {
         const struct planned_stage *stage = &plan->stages[i];
-        const int ranks = pipeline_stage_ranks(stage->stage);
+        const int ranks = pipeline_stage_ranks(stage->stage) ? stage->stage->replicas : 0; // on a machine
         if (ranks > gpus && !stage->on_cpu)
             return fail(USAGE, "%s.ranks: %d ranks need so many GPUs, but --gpus is %d", stage->stage->name, ranks,
                         gpus);

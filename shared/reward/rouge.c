@@ -7,7 +7,7 @@
 
 #include "shared/reward/python_text.h"
 
-// Equal tokens of the target and of the prediction have equal ids.
+// A token of the target and one of the prediction have the same id if they are equal.
 struct rouge_tokens {
     struct string_array words;
     size_t *ids;
@@ -63,7 +63,8 @@ double rouge_mean(struct string target, struct string prediction) {
     rouge_tokenize(&arena, target, &a);
     rouge_tokenize(&arena, prediction, &b);
 
-    // The id of a word is the place of the first one that equals it, in both texts.
+    // The id of a word is the place of the first one in the target that equals it. The prediction's other words, which
+    // may be many, have the next one together: no word of the target has it.
     const size_t count = a.words.count + b.words.count;
     const struct string **words = arena_alloc(&arena, (count + 1) * sizeof *words);
     a.ids = arena_alloc(&arena, (count + 1) * sizeof *a.ids);
@@ -72,7 +73,8 @@ double rouge_mean(struct string target, struct string prediction) {
     for (size_t i = 0; i < b.words.count; i++) words[a.words.count + i] = &b.words.data[i];
     for (size_t i = 0; i < count; i++) {
         size_t first = 0;
-        while (words[first]->size != words[i]->size || memcmp(words[first]->data, words[i]->data, words[i]->size) != 0)
+        while (first < a.words.count && (words[first]->size != words[i]->size ||
+                                         memcmp(words[first]->data, words[i]->data, words[i]->size) != 0))
             first++;
         a.ids[i] = first;
     }

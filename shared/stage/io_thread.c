@@ -87,7 +87,7 @@ static void io_wake(struct io_thread *io) {
 
 // Locked. Returns the failure that ended the thread, with its text in the caller's fail_text().
 static status io_failure(const struct io_thread *io) {
-    return io->failure == OK ? OK : fail(io->failure, "%s", io->failure_text ? io->failure_text : "out of memory");
+    return io->failure == OK ? OK : fail(io->failure, "%s", io->failure_text);
 }
 
 // ---- the worker: groups ----
@@ -359,13 +359,13 @@ static void *io_run(void *argument) {
         status result = io_thread_step(io, TICK_MS);
         pthread_mutex_lock(&io->lock);
         io->failure = result;
+        if (result != OK) io->failure_text = mem_strdup(fail_text()); // others may look as soon as the lock is free
     }
     const bool ends = io->failure == OK;
     pthread_mutex_unlock(&io->lock);
     io->reported_at = 0;
     if (ends) (void)io_report(io); // the last counts, which the supervisor waits for
     pthread_mutex_lock(&io->lock);
-    if (io->failure != OK) io->failure_text = mem_strdup(fail_text());
     pthread_cond_broadcast(&io->changed);
     pthread_mutex_unlock(&io->lock);
     return NULL;

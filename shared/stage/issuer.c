@@ -42,8 +42,14 @@ struct issuer {
     bool reissue;       // what is in flight is to be issued again: the stages drop what they still have
     bool finished;      // the supervisors were told that the run is finished, or that it is refused
     struct buf refusal; // why the run cannot go on; empty: it can
-    struct buf notice;  // for the user, not sent yet
+    struct buf notices; // for the user, not sent yet: the name of a stage and a text, each with its NUL
 };
+
+// Tells the user something about a stage, as soon as a supervisor is there.
+static void issuer_notify(struct issuer *issuer, const char *stage, const char *text) {
+    buf_append(&issuer->notices, stage, strlen(stage) + 1);
+    buf_append(&issuer->notices, text, strlen(text) + 1);
+}
 
 // ---- opening ----
 
@@ -80,8 +86,9 @@ static status issuer_open(struct node *node) {
         bool changed;
         TRY_TO(result, done, ledger_set_settings(issuer->ledger, strtoull(config->settings, NULL, 16), &changed));
         if (changed)
-            buf_puts(&issuer->notice, "the settings have changed: going over all groups again; what the store "
-                                      "has of them with these settings is not computed again");
+            issuer_notify(issuer, stage->name,
+                          "the settings have changed: going over all groups again; what the store has of them with "
+                          "these settings is not computed again");
     }
 done:
     buf_release(&described);
@@ -93,7 +100,7 @@ static void issuer_close(struct node *node) {
     struct issuer *issuer = node->part;
     ledger_close(&issuer->ledger);
     buf_release(&issuer->refusal);
-    buf_release(&issuer->notice);
+    buf_release(&issuer->notices);
     free(issuer);
     node->part = NULL;
 }
@@ -129,15 +136,15 @@ static status issuer_tick(void *self) {
     char summary[512];
     TRY(ledger_tick(ledger, clock_monotonic()));
     const bool supervised = io_thread_is_supervised(io);
-    if (supervised && issuer->notice.size) {
-        const struct wire_message notice = {.kind = MESSAGE_NOTICE,
-                                            .name = issuer->node->context->stage->name,
-                                            .replica = 1,
-                                            .machine = "",
-                                            .reason = issuer->notice.data};
+    for (size_t at = 0; supervised && at < issuer->notices.size;) {
+        const char *stage = issuer->notices.data + at, *text = stage + strlen(stage) + 1;
+        const bool own = !strcmp(stage, issuer->node->context->stage->name);
+        const struct wire_message notice = {
+            .kind = MESSAGE_NOTICE, .name = stage, .replica = own, .machine = "", .reason = text};
         TRY(io_thread_broadcast(io, "report", &notice));
-        buf_clear(&issuer->notice);
+        at += strlen(stage) + strlen(text) + 2;
     }
+    if (supervised) buf_clear(&issuer->notices);
     if (supervised && issuer->refusal.size && !issuer->finished) {
         const struct wire_message refused = {.kind = MESSAGE_END, .code = DATAERR, .reason = issuer->refusal.data};
         assert(!issuer->ready);
@@ -238,22 +245,20 @@ static status issuer_on_settled(void *self, struct wire_peer *peer, const struct
     buf_printf(&text, "%s %.200s", named ? "sample" : "group", named ? group->sample_id.data : group->id.data);
     if (line) buf_printf(&text, ", line %zu of %.200s", line, path_base_name(options->data));
     group_free(&group);
-    buf_printf(&text, ": %s", message->reason);
-    const struct wire_message notice = {
-        .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = text.data};
+    buf_printf(&text, ": %.1000s", message->reason); // a string of a message has at most 4,000 bytes
     log_info("quarantined %s: %s: %s", message->id, message->name, text.data);
-    const status result = io_thread_broadcast(node->io, "report", &notice);
+    issuer_notify(issuer, message->name, text.data);
     // Ends a training if it is one of too many in a row.
     int64_t first = message->seq, end = message->seq + 1;
     while (first > 0 && ledger_state_of(issuer->ledger, first - 1) == LEDGER_QUARANTINED) first--;
     while (ledger_state_of(issuer->ledger, end) == LEDGER_QUARANTINED) end++;
-    if (result == OK && issuer->trains && end - first >= issuer_failed_in_a_row && !issuer->refusal.size) {
+    if (issuer->trains && end - first >= issuer_failed_in_a_row && !issuer->refusal.size) {
         issuer->ready = false;
-        buf_printf(&issuer->refusal, "%lld samples in a row failed, the last one: %s (see %s/logs/source.log)",
+        buf_printf(&issuer->refusal, "%lld samples in a row failed, the last one: %s (see %.1000s/logs/source.log)",
                    (long long)(end - first), text.data, node->config.run_dir);
     }
     buf_release(&text);
-    return result;
+    return OK;
 }
 
 static int64_t issuer_trained_steps(const struct issuer *issuer) {
@@ -264,6 +269,7 @@ static int64_t issuer_trained_steps(const struct issuer *issuer) {
 static status issuer_on_position(void *self, struct wire_peer *peer, const struct wire_message *message) {
     struct issuer *issuer = ((const struct node *)self)->part;
     const int64_t seq = message->seq;
+    char text[160];
     (void)peer;
     if (!issuer->trains) return OK;
     const int64_t trained = issuer_trained_steps(issuer);
@@ -274,7 +280,7 @@ static status issuer_on_position(void *self, struct wire_peer *peer, const struc
         issuer->ready = false;
         buf_printf(&issuer->refusal,
                    "optim's directory is empty, but the ledger has %lld trained steps: start optim with the "
-                   "directory of its checkpoints, or remove %s/ledger.lmdb to train from the beginning",
+                   "directory of its checkpoints, or remove %.1000s/ledger.lmdb to train from the beginning",
                    (long long)trained, issuer->node->config.run_dir);
         return OK;
     }
@@ -284,11 +290,11 @@ static status issuer_on_position(void *self, struct wire_peer *peer, const struc
     issuer->ready = issuer->reissue = true;
     const int64_t lost = trained - issuer_trained_steps(issuer);
     if (lost <= 0) return OK;
-    buf_clear(&issuer->notice);
-    buf_printf(&issuer->notice,
-               "optim goes back from step %lld to step %lld: the steps since its newest checkpoint are trained again",
-               (long long)message->step + (long long)lost, (long long)message->step);
-    log_info("%s", issuer->notice.data);
+    snprintf(text, sizeof text,
+             "optim goes back from step %lld to step %lld: the steps since its newest checkpoint are trained again",
+             (long long)message->step + (long long)lost, (long long)message->step);
+    log_info("%s", text);
+    issuer_notify(issuer, ((const struct node *)self)->context->stage->name, text);
     return OK;
 }
 

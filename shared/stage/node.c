@@ -250,21 +250,18 @@ static status node_enter(struct stage_context *context, const char *path) {
 static status node_open_ranks(struct stage_context *context) {
     assert(context->node);
     const struct node_config *config = &context->node->config;
-    const struct common_options *options = stage_options(context);
     const struct option *timeout = option_find(context->table, "rank_timeout");
-    char run[64];
     if (!config->rank_count) return OK;
     if (!context->stage->follow || !timeout) return fail(USAGE, "%s has no ranks", config->stage);
-    // All ranks have one start of one supervisor.
-    snprintf(run, sizeof run, "start %lld", (long long)options->start);
     const int own = config->replica - 1;
     return ranks_link_open(&context->ranks,
                            &(struct ranks_link_options){.own = own,
                                                         .count = (int)config->rank_count,
-                                                        .run = run,
-                                                        .endpoints = config->ranks,
-                                                        .listen = &config->ranks[own],
-                                                        .listen_count = 1,
+                                                        .run = config->run,
+                                                        .ranks = config->ranks,
+                                                        .listen = config->rank_listen,
+                                                        .listen_count = config->rank_listen_count,
+                                                        .security = config->ranks->key ? &config->security : NULL,
                                                         .timeout = options_number(&context->options, timeout)});
 }
 

@@ -96,6 +96,7 @@ void stage_media_close(struct stage_media **media) {
 // ---- inputs ----
 
 static status input_builder_open_tokenizer(struct input_builder *builder, const struct stage_model_options *options) {
+    TRY(model_check_dir(options->dir));
     TRY(tokenizer_open(&builder->tokenizer, options->dir));
     return chat_template_check(builder->tokenizer, options->dir);
 }
@@ -133,7 +134,7 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
     TRY(group_check(group, NEED_MEDIA));
     if (!group->prompt_tokens.data) {
         const struct vision_grid grid = {info->patch_size * info->spatial_merge_size, info->temporal_patch_size};
-        struct token_list list = {0};
+        struct token_list list = {.most = builder->max_prompt_tokens};
         status result = chat_template_encode_prompt(builder->tokenizer, group, grid, &list);
         if (result == OK) stage_input_set_tokens(group, &group->prompt_tokens, &list);
         token_list_release(&list);

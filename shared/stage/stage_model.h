@@ -37,6 +37,7 @@ struct input_builder {
     // What the model says about itself: its vocabulary, its image sizes, and its first end-of-sequence token, which
     // ends a text with "finish": "eos". The stage sets it before the first stage_input_open.
     const struct model_info *info;
+    size_t max_prompt_tokens; // a prompt whose text has more is not tokenized to its end: BAD_SAMPLE; 0: any number
 };
 
 // Reads the tokenizer of the option `model`'s directory and opens the frames. DATAERR or UNAVAILABLE when they cannot

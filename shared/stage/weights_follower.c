@@ -239,6 +239,8 @@ static status weights_follower_load(struct weights_follower *follower, struct io
     enum { MAX_FAILED_LOADS = 20, MAX_FAILED_COPIES = 2 };
     struct stage_context *context = follower->context;
     *verdict = WEIGHTS_BUSY;
+    bool returned; // the stage has no group that it could forget
+    TRY(weights_follower_return(follower, &returned));
     // Optim's own file could not be loaded, or what was made of a difference: perhaps a copy of the whole file can.
     const bool whole = follower->failed_loads > 0 && follower->failed_hash == remote->weights.hash;
     status result = weights_fetch(io, follower->dir, whole, remote);

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
 
 // A key of DBI_SAMPLES is the hash of a sample and the number of one of its groups.
@@ -54,6 +55,7 @@ struct group_store {
     struct group_keep keep;
     int64_t sections; // 0: all
     bool has_summaries;
+    bool told; // that a group replaced one of another sample
 };
 
 status group_store_open(struct group_store **out, const char *directory, bool read_only) {
@@ -227,15 +229,16 @@ struct group_store_values {
     struct group_summary summary;
 };
 
-static status group_store_put(const struct group_store *store, struct lmdb_txn *txn, const struct group_record *record,
+static status group_store_put(struct group_store *store, struct lmdb_txn *txn, const struct group_record *record,
                               const struct group_store_values *values) {
     if (record->section >= 0) {
-        const struct lmdb_val key = {record->key.bytes, sizeof record->key.bytes};
+        const struct lmdb_val key = {record->key.bytes, sizeof record->key.bytes},
+                              section = {values->section.data, values->section.size};
         const struct requirement *requires = &record->group->requires;
         struct lmdb_val stored;
         TRY(lmdb_txn_get(txn, DBI_SECTIONS, key, &stored));
-        if (stored.data) return OK;
-        TRY(lmdb_txn_put(txn, DBI_SECTIONS, key, (struct lmdb_val){values->section.data, values->section.size}));
+        if (stored.data && stored.size == section.size && !memcmp(stored.data, section.data, section.size)) return OK;
+        TRY(lmdb_txn_put(txn, DBI_SECTIONS, key, section));
         if (store->sections && requires->present && requires->order >= 0) {
             // Remembers at which seq it was stored, and removes some of those of groups more than `sections` before it.
             uint8_t own[LMDB_NUMBER_SIZE + sizeof record->key.bytes], oldest[sizeof own];
@@ -270,6 +273,15 @@ static status group_store_put(const struct group_store *store, struct lmdb_txn *
     TRY(lmdb_txn_get_fixed(txn, DBI_NUMBERS, id, number, sizeof number, &found));
     if (found) { // it leaves its old place
         struct lmdb_val stored;
+        struct group_summary before;
+        bool known;
+        TRY(lmdb_txn_get_fixed(txn, DBI_SUMMARIES, order, &before, sizeof before, &known));
+        if (known && before.sample != values->summary.sample && !store->told) {
+            store->told = true;
+            log_info("group %s of sample %s replaces that of another sample in the store: each data set needs a store "
+                     "of its own",
+                     group->id.data, group->sample_id.data ? group->sample_id.data : group->id.data);
+        }
         TRY(lmdb_txn_get(txn, DBI_ORDER, order, &stored));
         if (stored.data && stored.size >= sizeof place) memcpy(&place, stored.data, sizeof place);
         TRY(group_store_remove_number(txn, number));

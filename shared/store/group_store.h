@@ -58,9 +58,11 @@ struct group_record {
     bool section_only; // the whole group is not stored: a later stage does it
 };
 
-// Stores several groups in one transaction: all or none. If there is a section under a record's key already, another
+// Stores several groups in one transaction: all or none. If the section is under a record's key already, another
 // process was quicker: nothing is stored of that record, because later stages may have added theirs to the group since.
-// UNAVAILABLE when the disk is full.
+// Another section under the key was of no use any more (frames of a file that has changed), and is replaced. A group
+// replaces the one of its id; if that was of another sample, the log says so, once while the store is open. UNAVAILABLE
+// when the disk is full.
 status group_store_save_all(struct group_store *store, const struct group_record *records, size_t count);
 
 // *out = the group with this id, owned by the caller, who frees it with group_free; NULL when there is none. DATAERR

@@ -152,11 +152,13 @@ status chat_template_encode_prompt(const struct tokenizer *t, const struct group
     enum { MAX_TOKENS = 1 << 24 }; // vision tokens of a medium
     int64_t image_pad = tokenizer_token_to_id(t, chat_template_pads[PART_IMAGE]);
     int64_t video_pad = tokenizer_token_to_id(t, chat_template_pads[PART_VIDEO]);
-    struct token_list tokens = {0}; // with one placeholder for each medium
+    struct token_list tokens = {.most = out->most}; // with one placeholder for each medium
     size_t used = 0;
     status result;
     assert(grid.pixels > 0 && grid.frames > 0);
-    TRY_TO(result, done, chat_template_encode(t, group->prompt.messages, group->prompt.message_count, &tokens));
+    result = chat_template_encode(t, group->prompt.messages, group->prompt.message_count, &tokens);
+    if (result == BAD_SAMPLE) (void)fail_prefix(result, "prompt too long");
+    if (result != OK) goto done;
     for (size_t i = 0; i < tokens.count; i++) {
         int64_t id = tokens.data[i], count = 1;
         if (id == image_pad || id == video_pad) {

@@ -27,7 +27,7 @@ status chat_template_compare(const char *dir, struct buf *difference);
 // with a default system message unless the first message is the system's.
 void chat_template_render(const struct message *messages, size_t count, struct buf *out);
 
-// Appends the tokens of the rendered messages. DATAERR when a text is not UTF-8.
+// Appends the tokens of the rendered messages. DATAERR and BAD_SAMPLE as tokenizer_encode.
 status chat_template_encode(const struct tokenizer *t, const struct message *messages, size_t count,
                             struct token_list *out);
 
@@ -41,7 +41,8 @@ struct vision_grid {
 // Appends the tokens of a group's prompt with as many placeholders for each medium as it has vision tokens: for an
 // image (height / grid.pixels) * (width / grid.pixels), for a video (its frames / grid.frames) times as many. The group
 // must have its media.
-// BAD_SAMPLE when a text of the prompt contains a placeholder, so that the placeholders do not match the media; DATAERR
-// when the size of a medium is not a multiple of the grid, or the number of media is not that of the prompt.
+// BAD_SAMPLE when a text of the prompt contains a placeholder, so that the placeholders do not match the media, or when
+// there are more than out->most tokens before they are expanded; DATAERR when the size of a medium is not a multiple of
+// the grid, or the number of media is not that of the prompt.
 status chat_template_encode_prompt(const struct tokenizer *t, const struct group *group, struct vision_grid grid,
                                    struct token_list *out);

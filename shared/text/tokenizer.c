@@ -91,11 +91,17 @@ struct tokenizer_output {
     struct token_list *ids;
 };
 
+static status tokenizer_check_count(const struct token_list *list, size_t more) {
+    const bool fits = !list->most || list->count + more <= list->most;
+    return fits ? OK : fail(BAD_SAMPLE, "more than %zu tokens", list->most);
+}
+
 static status tokenizer_encode_word(void *context, const char *word, size_t size) {
     const struct tokenizer_output *output = context;
     const int32_t *ids;
     size_t count;
     TRY(bpe_encode_word(output->bpe, word, size, &ids, &count));
+    TRY(tokenizer_check_count(output->ids, count));
     for (size_t i = 0; i < count; i++) token_list_append(output->ids, ids[i]);
     return OK;
 }
@@ -119,6 +125,7 @@ static status tokenizer_encode_text(const struct tokenizer *t, bool normalized, 
             TRY(tokenizer_encode_text(t, true, rest, rest_size, out));
         }
         if (!found) break;
+        TRY(tokenizer_check_count(out, 1));
         token_list_append(out, match.id);
         taken = match.end;
         from = match.resume;

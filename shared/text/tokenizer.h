@@ -14,6 +14,7 @@
 struct token_list {
     int64_t *data;
     size_t count;
+    size_t most; // that tokenizer_encode makes it have; 0: any number
 };
 
 // Appends one id.
@@ -32,7 +33,8 @@ status tokenizer_open(struct tokenizer **out, const char *dir);
 void tokenizer_free(struct tokenizer **t);
 
 // Appends the ids of text[0..size). Special tokens that the text contains become themselves, as in Hugging Face; none
-// are added (add_special_tokens=False). DATAERR when the text is not UTF-8. Safe from several threads.
+// are added (add_special_tokens=False). DATAERR when the text is not UTF-8; BAD_SAMPLE as soon as the list would have
+// more than out->most. Safe from several threads, which wait for each other.
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, struct token_list *out);
 
 // Appends the ids of a text, or of a pair of texts if `pair` is not NULL, with the special tokens that the

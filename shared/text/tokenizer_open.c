@@ -538,7 +538,6 @@ status tokenizer_open(struct tokenizer **out, const char *dir) {
     } else if (path_exists(vocab_path)) {
         TRY_TO(result, done, tokenizer_read_vocab_files(t, dir));
     } else {
-        TRY_TO(result, done, dir_check_model(dir));
         TRY_TO(result, done, fail(DATAERR, "%s: no tokenizer.json, and no vocab.json with merges.txt", dir));
     }
     TRY_TO(result, done, tokenizer_read_config(t, dir));

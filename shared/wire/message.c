@@ -69,6 +69,7 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
     [MESSAGE_NOTICE] = {"NOTICE", FROM_BOTH, {STRING(name), INT(replica), STRING(machine), STRING(reason)}},
     [MESSAGE_END] = {"END", FROM_BOTH, {INT(code), STRING(reason)}},
     [MESSAGE_CANNOT_BORROW] = {"CANNOT_BORROW", FROM_CLIENT, {STRING(path), STRING(reason)}},
+    [MESSAGE_RANK_ENDED] = {"RANK_ENDED", FROM_CLIENT, {STRING(name), INT(replica)}},
 };
 
 static bool message_known(enum message_kind kind) {

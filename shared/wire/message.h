@@ -9,7 +9,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-#define WIRE_PROTOCOL 4 // of messages
+#define WIRE_PROTOCOL 5 // of messages
 #define WIRE_SCHEMA   1 // of the group
 
 enum { WIRE_PIECE_BYTES = 256 << 10 }; // the most bytes that one FETCH or GET asks for
@@ -42,6 +42,7 @@ enum message_kind {
     MESSAGE_NOTICE,
     MESSAGE_END,
     MESSAGE_CANNOT_BORROW,
+    MESSAGE_RANK_ENDED,
     MESSAGE_KINDS,
 };
 
@@ -87,7 +88,7 @@ struct wire_message {
     enum message_kind kind;
     int64_t protocol, schema; // HELLO
     const char *run;          // HELLO: a fingerprint of the pipeline (struct wire_self)
-    const char *name;         // HELLO, WELCOME, STATUS, NOTICE; QUARANTINED: the stage that did it
+    const char *name;         // HELLO, WELCOME, STATUS, NOTICE, RANK_ENDED; QUARANTINED: the stage that did it
     int64_t replica;
     const char *machine;
     const char *purpose; // HELLO

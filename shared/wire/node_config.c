@@ -32,7 +32,7 @@ static const struct node_config_row rows[] = {
     LIST("command", command, command_count),
     LIST("listen", listen, listen_count),
     LIST("reader", readers, reader_count),
-    LIST("rank", ranks, rank_count),
+    LIST("rank-listen", rank_listen, rank_listen_count),
 };
 static const size_t row_count = sizeof rows / sizeof *rows;
 
@@ -54,9 +54,11 @@ status node_config_write(const struct node_config *config, struct buf *out) {
         const size_t count = row->list ? *(const size_t *)count_at : *values && **values;
         for (size_t i = 0; i < count; i++) TRY(node_config_add_line(out, row->word, values[i]));
     }
-    for (size_t i = 0; i < config->endpoint_count; i++) {
-        const struct node_endpoint *endpoint = &config->endpoints[i];
-        buf_printf(out, "endpoint %s %d %s %s ", endpoint->stage, endpoint->replica,
+    for (size_t i = 0; i < config->endpoint_count + config->rank_count; i++) {
+        const bool rank = i >= config->endpoint_count;
+        const struct node_endpoint *endpoint =
+            rank ? &config->ranks[i - config->endpoint_count] : &config->endpoints[i];
+        buf_printf(out, "%s %s %d %s %s ", rank ? "rank" : "endpoint", endpoint->stage, endpoint->replica,
                    *endpoint->machine ? endpoint->machine : "-", endpoint->key ? endpoint->key : "-");
         if (strchr(endpoint->address, '\n')) return node_config_add_line(out, "", endpoint->address);
         buf_printf(out, "%s\n", endpoint->address);
@@ -87,13 +89,16 @@ static status node_config_read_line(struct node_config *config, char *line) {
         (*list)[(*count)++] = string;
         return OK;
     }
-    if (!strcmp(line, "endpoint")) {
+    const bool rank = !strcmp(line, "rank");
+    if (rank || !strcmp(line, "endpoint")) {
+        struct node_endpoint **endpoints = rank ? &config->ranks : &config->endpoints;
+        size_t *count = rank ? &config->rank_count : &config->endpoint_count;
         char *rest = NULL;
         const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
         const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
         if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint has too few fields");
-        RESIZE(&config->endpoints, config->endpoint_count + 1);
-        config->endpoints[config->endpoint_count++] = (struct node_endpoint){
+        RESIZE(endpoints, *count + 1);
+        (*endpoints)[(*count)++] = (struct node_endpoint){
             .stage = node_config_copy(config, stage),
             .replica = (int)strtol(replica, NULL, 10),
             .machine = node_config_copy(config, strcmp(machine, "-") != 0 ? machine : ""),
@@ -147,6 +152,7 @@ void node_config_release(struct node_config *config) {
     free(config->listen);
     free(config->readers);
     free(config->ranks);
+    free(config->rank_listen);
     free(config->endpoints);
     wire_security_release(&config->security);
     arena_release(&config->arena);

@@ -40,8 +40,10 @@ struct node_config {
     size_t listen_count;
     const char **readers; // the stages that read its groups
     size_t reader_count;
-    const char **ranks; // those with which it trains, itself included: the endpoint of each; the replica is rank + 1
-    size_t rank_count;  // 0: it trains alone, or not at all
+    struct node_endpoint *ranks; // those with which it trains, itself included; the replica is rank + 1
+    size_t rank_count;           // 0: it trains alone, or not at all
+    const char **rank_listen;    // endpoints of its own socket for the other ranks
+    size_t rank_listen_count;
     struct node_endpoint *endpoints; // of all processes; of a stage's ranks only the supervisor has all
     size_t endpoint_count;
     struct wire_security security; // of `secret`, admits the keys of all endpoints

@@ -4,6 +4,9 @@
 // A rank tells all others what it expects of them in each exchange that it begins (READY), and gets CHUNKs then. It
 // confirms each (RECEIVED), which lets the next ones go, and so an exchange has ended for a sender only when the other
 // side has everything: nothing is lost when a socket closes afterwards.
+//
+// Rank 0 gives each start of the ranks a number. The others learn it from its greeting, before they greet each other,
+// and every message has it.
 #include "shared/wire/ranks_link.h"
 
 #include <assert.h>
@@ -21,7 +24,7 @@
 #include "shared/base/signals.h"
 
 enum {
-    LINK_VERSION = 1,
+    LINK_VERSION = 2,
     MAX_LINK_TEXT = 400,
     CHUNK = 1 << 20,
     WINDOW = 8 << 20,   // bytes on their way to a rank
@@ -31,6 +34,7 @@ enum {
     SILENT_MS = 1000,   // without a message: the other process does not run
     LEAVE_MS = 2000,    // that a rank which leaves waits for the others
     MAX_EARLY = 4096,   // exchanges that another rank is ahead
+    MAX_THREADS = 8,    // that encrypt
 };
 
 enum link_message { LINK_GREETING = 1, LINK_READY, LINK_CHUNK, LINK_RECEIVED, LINK_HEARTBEAT, LINK_BYE };
@@ -43,10 +47,12 @@ struct link_head {
     uint64_t at;     // READY: bytes expected; CHUNK: where it begins; RECEIVED: bytes so far; GREETING: the own rank;
                      // HEARTBEAT: 1 if the caller waits for an exchange
     uint64_t count;  // GREETING: of ranks
+    uint64_t start;  // which start of the ranks; 0: the sender does not know it
 };
 
 struct link_peer {
     int rank;
+    const char *name;               // for messages: "rank 2", "rank 2 on gpu1"
     struct transport_link *link;    // to a rank before this one; NULL: it connects to this one
     struct transport_client client; // of a rank behind this one that has joined
     bool joined;
@@ -66,6 +72,7 @@ struct ranks_link {
     struct transport *transport; // of the thread
     const struct wire_security *security;
     const char *run;
+    uint64_t start; // 0: not known yet
     const char **keys;
     struct arena arena;
     int64_t timeout_ms;
@@ -119,6 +126,7 @@ static void link_peer_send(struct ranks_link *link, struct link_peer *peer, stru
                                             .bulk_size = bulk_size,
                                             .bulk_stays = head.kind == LINK_CHUNK};
     bool gone;
+    head.start = link->start;
     if (peer->gone || (peer->left && head.kind != LINK_BYE)) return;
     if (link->transport->calls->send(link->transport, peer->link, &peer->client, &frames, &gone) != OK)
         ranks_link_fail(link, UNAVAILABLE, "%s", fail_text());
@@ -142,7 +150,8 @@ static void ranks_link_fail(struct ranks_link *link, status code, const char *fo
 }
 
 static void link_peer_greet(struct ranks_link *link, struct link_peer *peer) {
-    const struct link_head head = {LINK_GREETING, LINK_VERSION, (uint64_t)link->base.own, (uint64_t)link->base.count};
+    const struct link_head head = {LINK_GREETING, LINK_VERSION, (uint64_t)link->base.own, (uint64_t)link->base.count,
+                                   0};
     link_peer_send(link, peer, head, link->run, strlen(link->run));
 }
 
@@ -153,9 +162,9 @@ static void ranks_link_agree(struct ranks_link *link, int rank, uint64_t number,
     const uint64_t total = exchange ? exchange->sends[rank].total : 0;
     if (exchange) exchange->sends[rank].agreed = expected == total;
     if (expected != total)
-        ranks_link_fail(link, BUG, "exchange %llu: rank %d sends %llu bytes to rank %d, which expects %llu",
-                        (unsigned long long)number, link->base.own, (unsigned long long)total, rank,
-                        (unsigned long long)expected);
+        ranks_link_fail(link, BUG, "exchange %llu: %s sends %llu bytes to %s, which expects %llu",
+                        (unsigned long long)number, link->peers[link->base.own].name, (unsigned long long)total,
+                        link->peers[rank].name, (unsigned long long)expected);
 }
 
 // Announces what was begun, and sends what the others are ready for.
@@ -169,7 +178,7 @@ static void ranks_link_send_ready(struct ranks_link *link) {
             if (rank == link->base.own) continue;
             if (!announced)
                 link_peer_send(link, peer,
-                               (struct link_head){LINK_READY, exchange->number, exchange->receives[rank].total, 0},
+                               (struct link_head){LINK_READY, exchange->number, exchange->receives[rank].total, 0, 0},
                                NULL, 0);
             if (!announced && peer->early_count) {
                 const uint64_t expected = *peer->early;
@@ -180,7 +189,7 @@ static void ranks_link_send_ready(struct ranks_link *link) {
                 size_t bytes;
                 const void *data = rank_stream_at(stream, stream->done, &bytes);
                 if (bytes > CHUNK) bytes = CHUNK;
-                link_peer_send(link, peer, (struct link_head){LINK_CHUNK, exchange->number, stream->done, 0}, data,
+                link_peer_send(link, peer, (struct link_head){LINK_CHUNK, exchange->number, stream->done, 0, 0}, data,
                                bytes);
                 stream->done += bytes;
                 peer->in_flight += bytes;
@@ -199,10 +208,15 @@ static void ranks_link_on_greeting(struct ranks_link *link, struct link_peer *pe
     const uint64_t own = (uint64_t)link->base.own, count = (uint64_t)link->base.count;
     struct link_peer client = {.client = event->client};
     const char *mistake = NULL;
+    // Rank 0 is asked for the number of the start, and tells it; the others wait until they know it.
+    const bool asked = !own && !head->start, told = peer && !peer->rank && !link->start;
+    if (!link->start && !told) return;
     if (head->number != LINK_VERSION)
         mistake = "another version of caravan";
     else if (run_size != strlen(link->run) || memcmp(run, link->run, run_size) != 0)
-        mistake = "it belongs to another run, or to another start of it";
+        mistake = "it belongs to another run";
+    else if (told ? !head->start : !asked && head->start != link->start)
+        mistake = "it belongs to another start of the run";
     else if (head->count != count)
         mistake = "it has another number of ranks";
     else if (peer ? head->at != (uint64_t)peer->rank : head->at <= own || head->at >= count)
@@ -220,6 +234,7 @@ static void ranks_link_on_greeting(struct ranks_link *link, struct link_peer *pe
         if (!peer) link_peer_send(link, &client, (struct link_head){.kind = LINK_BYE}, mistake, strlen(mistake));
         return;
     }
+    if (told) link->start = head->start;
     if (!peer) link_peer_greet(link, &client);
     if (!peer) peer = &link->peers[head->at];
     if (!peer->joined) link->joined++;
@@ -255,7 +270,7 @@ static const char *ranks_link_on_message(struct ranks_link *link, struct link_pe
         if (frames->bulk_size > stream->total - stream->done) return "more bytes than are expected";
         if (!frames->bulk_size || frames->bulk_size > CHUNK) return "a chunk of a wrong size";
         rank_stream_write(stream, frames->bulk, frames->bulk_size);
-        link_peer_send(link, peer, (struct link_head){LINK_RECEIVED, head->number, stream->done, 0}, NULL, 0);
+        link_peer_send(link, peer, (struct link_head){LINK_RECEIVED, head->number, stream->done, 0, 0}, NULL, 0);
         return NULL;
     }
     case LINK_RECEIVED: {
@@ -271,7 +286,7 @@ static const char *ranks_link_on_message(struct ranks_link *link, struct link_pe
         return NULL;
     case LINK_BYE:
         if (frames->bulk_size) // the answer is this rank's own BYE, for which the other one waits before it closes
-            ranks_link_fail(link, rank_failure(head->number), "rank %d has failed: %.*s", peer->rank,
+            ranks_link_fail(link, rank_failure(head->number), "%s has failed: %.*s", peer->name,
                             (int)(frames->bulk_size < MAX_LINK_TEXT ? frames->bulk_size : MAX_LINK_TEXT),
                             (const char *)frames->bulk);
         peer->left = true;
@@ -295,10 +310,12 @@ static void ranks_link_on_event(struct ranks_link *link, const struct transport_
     if (formed) memcpy(&head, frames->head, sizeof head);
     if (peer) peer->heard_at = link->now;
     if (link->failure != OK && head.kind != LINK_BYE) return;
-    if (formed && head.kind == LINK_GREETING && frames->count == 2) {
+    if (formed && event->owner && peer->joined && head.start != link->start) {
+        ranks_link_fail(link, UNAVAILABLE, "%s is gone: another process is in its place", peer->name);
+    } else if (formed && head.kind == LINK_GREETING && frames->count == 2) {
         ranks_link_on_greeting(link, event->owner, event, &head);
     } else if (peer && !peer->joined) { // BYE
-        snprintf(link->refused, sizeof link->refused, "rank %d refuses this rank: %.*s", peer->rank,
+        snprintf(link->refused, sizeof link->refused, "%s refuses this rank: %.*s", peer->name,
                  frames->count == 2 ? (int)frames->bulk_size : 0, (const char *)frames->bulk);
         log_limited(&link->log_limit, link->now, "%s", link->refused);
     } else if (!peer) { // a stranger, or a rank whose connection was lost and opened again
@@ -309,8 +326,8 @@ static void ranks_link_on_event(struct ranks_link *link, const struct transport_
     } else {
         const char *mistake = formed ? ranks_link_on_message(link, peer, frames, &head) : "a malformed message";
         if (mistake)
-            ranks_link_fail(link, BUG, "rank %d breaks the protocol: %s (message %llu, exchange %llu)", peer->rank,
-                            mistake, (unsigned long long)head.kind, (unsigned long long)head.number);
+            ranks_link_fail(link, BUG, "%s breaks the protocol: %s (message %llu, exchange %llu)", peer->name, mistake,
+                            (unsigned long long)head.kind, (unsigned long long)head.number);
     }
 }
 
@@ -330,12 +347,12 @@ static void ranks_link_tick(struct ranks_link *link) {
         if (rank == link->base.own) continue;
         if (peer->joined)
             link_peer_send(link, peer, (struct link_head){.kind = LINK_HEARTBEAT, .at = awaited != NULL}, NULL, 0);
-        else if (peer->link && link->failure == OK)
+        else if (peer->link && link->failure == OK && (link->start || !rank))
             link_peer_greet(link, peer);
         if (peer->joined && peer->link && !link->transport->calls->connected(link->transport, peer->link))
             peer->gone = true;
         if (!peer->joined && link->joining_ms > link->timeout_ms)
-            ranks_link_fail(link, UNAVAILABLE, "rank %d has not joined within %.0f s%s%s", rank,
+            ranks_link_fail(link, UNAVAILABLE, "%s has not joined within %.0f s%s%s", peer->name,
                             (double)link->timeout_ms * 1e-3, *link->refused ? "; " : "", link->refused);
         // A rank that waits for others itself is blamed after twice the time: by then it has named the culprit.
         const bool silent = link->now - peer->heard_at > SILENT_MS;
@@ -344,13 +361,13 @@ static void ranks_link_tick(struct ranks_link *link) {
         peer->waited_ms = counts ? peer->waited_ms + counted : 0;
         if (!awaited || peer->waited_ms <= link->timeout_ms) continue;
         const struct rank_stream *receive = &awaited->receives[rank], *send = &awaited->sends[rank];
-        ranks_link_fail(
-            link, UNAVAILABLE,
-            "rank %d has done nothing for %.0f s, and exchange %llu awaits it: %llu of %llu bytes have come "
-            "from it, it has %llu of %llu; its process %s",
-            rank, (double)link->timeout_ms * 1e-3, (unsigned long long)awaited->number,
-            (unsigned long long)receive->done, (unsigned long long)receive->total, (unsigned long long)send->confirmed,
-            (unsigned long long)send->total, silent ? "is silent" : "answers");
+        ranks_link_fail(link, UNAVAILABLE,
+                        "%s has done nothing for %.0f s, and exchange %llu awaits it: %llu of %llu bytes have come "
+                        "from it, it has %llu of %llu; its process %s",
+                        peer->name, (double)link->timeout_ms * 1e-3, (unsigned long long)awaited->number,
+                        (unsigned long long)receive->done, (unsigned long long)receive->total,
+                        (unsigned long long)send->confirmed, (unsigned long long)send->total,
+                        silent ? "is silent" : "answers");
     }
 }
 
@@ -369,23 +386,24 @@ static void *ranks_link_run(void *argument) {
         if (event.kind == TRANSPORT_READABLE) (void)eventfd_read(link->wakeup, &count);
         if (event.kind == TRANSPORT_MESSAGE) ranks_link_on_event(link, &event);
         if (link->given_up != OK) ranks_link_fail(link, link->given_up, "%s", link->reason);
-        if (link->failure == OK) ranks_link_send_ready(link);
-        if (link->now >= due) ranks_link_tick(link);
         bool alone = true;
         for (int rank = 0; rank < link->base.count; rank++) {
             struct link_peer *peer = &link->peers[rank];
-            // What it sent before its connection closed was received when there is nothing to receive.
+            // What it sent before its connection closed was received when there is nothing to receive after that was
+            // noticed. Sending notices it, which therefore comes below.
             if (peer->gone && !peer->left && !link->leaving && event.kind == TRANSPORT_NOTHING)
-                ranks_link_fail(link, UNAVAILABLE, "rank %d is gone: its connection has closed", rank);
+                ranks_link_fail(link, UNAVAILABLE, "%s is gone: its connection has closed", peer->name);
             for (struct rank_exchange *exchange = link->exchanges; exchange && peer->left; exchange = exchange->next)
                 if (rank_exchange_awaits(exchange, rank))
-                    ranks_link_fail(link, UNAVAILABLE, "rank %d has left, but exchange %llu awaits it", rank,
+                    ranks_link_fail(link, UNAVAILABLE, "%s has left, but exchange %llu awaits it", peer->name,
                                     (unsigned long long)exchange->number);
             if (link->leaving && !link->bye && link->failure == OK && peer->joined)
                 link_peer_send(link, peer, (struct link_head){.kind = LINK_BYE}, "", 0);
             alone = alone && (!peer->joined || peer->left || peer->gone);
         }
         link->bye = link->leaving;
+        if (link->failure == OK) ranks_link_send_ready(link);
+        if (link->now >= due) ranks_link_tick(link);
         if (link->awaited && ranks_link_complete(link, link->awaited)) pthread_cond_signal(&link->changed);
         const bool parting = link->leaving || link->failure != OK;
         runs = !parting || (!alone && link->parting_ms < LEAVE_MS && result == OK);
@@ -431,6 +449,32 @@ static void ranks_link_give_up(struct ranks *ranks, status code, const char *tex
     ranks_link_wake(link);
 }
 
+// What is found here is the others' failure, too.
+static status ranks_link_check(struct ranks *ranks, double waited) {
+    struct ranks_link *link = ranks_link_of(ranks);
+    const struct link_peer *silent = NULL, *left = NULL;
+    status result = OK;
+    pthread_mutex_lock(&link->lock);
+    for (int rank = 0; rank < ranks->count; rank++) {
+        const struct link_peer *peer = &link->peers[rank];
+        if (rank != ranks->own && peer->left) left = peer;
+        if (rank != ranks->own && !silent && link->now - peer->heard_at > SILENT_MS) silent = peer;
+    }
+    if (link->failure != OK)
+        result = fail(link->failure, "%s", link->text);
+    else if (left)
+        result = fail(UNAVAILABLE, "%s has left, but this rank waits for it", left->name);
+    else if (waited * 1000 > (double)link->timeout_ms)
+        result = fail(UNAVAILABLE, "for %.0f s nothing has come from %s%s; %s", waited,
+                      silent ? silent->name : link->peers[!ranks->own].name,
+                      !silent && ranks->count > 2 ? " or another rank" : "",
+                      silent ? "its process is silent" : "all processes answer");
+    const bool told = result == OK || link->failure != OK;
+    pthread_mutex_unlock(&link->lock);
+    if (!told) ranks_link_give_up(ranks, result, fail_text());
+    return result;
+}
+
 static void ranks_link_free(struct ranks *ranks) {
     struct ranks_link *link = ranks_link_of(ranks);
     assert(!link->exchanges);
@@ -452,8 +496,11 @@ static void ranks_link_free(struct ranks *ranks) {
 }
 
 status ranks_link_open(struct ranks **out, const struct ranks_link_options *options) {
-    static const struct ranks_calls calls = {
-        .begin = ranks_link_begin, .end = ranks_link_end, .give_up = ranks_link_give_up, .free = ranks_link_free};
+    static const struct ranks_calls calls = {.begin = ranks_link_begin,
+                                             .end = ranks_link_end,
+                                             .check = ranks_link_check,
+                                             .give_up = ranks_link_give_up,
+                                             .free = ranks_link_free};
     struct transport *transport;
     struct ranks_link *link;
     status result;
@@ -465,25 +512,32 @@ status ranks_link_open(struct ranks **out, const struct ranks_link_options *opti
     link->security = options->security && *options->security->secret ? options->security : NULL;
     link->timeout_ms = (int64_t)(options->timeout * 1000);
     link->run = arena_strndup(&link->arena, options->run, strlen(options->run));
+    while (!link->start && !options->own) link->start = transport->calls->random(transport);
     link->peers = arena_alloc(&link->arena, (size_t)options->count * sizeof *link->peers);
     link->keys = arena_alloc(&link->arena, (size_t)options->count * sizeof *link->keys);
     link->joined = 1;
     link->ticked_at = link->now = clock_monotonic_ms();
     pthread_mutex_init(&link->lock, NULL);
     pthread_cond_init(&link->changed, NULL);
-    if (link->security && options->count > 2) zmq_transport_use_threads(transport, options->count - 1);
+    const int threads = options->count - 1 < MAX_THREADS ? options->count - 1 : MAX_THREADS;
+    if (link->security && threads > 1) zmq_transport_use_threads(transport, threads);
     link->wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     TRY_TO(result, failed, link->wakeup >= 0 ? OK : fail(UNAVAILABLE, "eventfd: %s", strerror(errno)));
     transport->calls->add_fd(transport, link->wakeup);
     for (size_t i = 0; i < options->listen_count && options->own < options->count - 1; i++)
         TRY_TO(result, failed, transport->calls->bind(transport, options->listen[i]));
+    int near = 1, *partner = arena_alloc(&link->arena, (size_t)options->count * sizeof *partner);
+    while (near < options->count && !strcmp(options->ranks[near].machine, options->ranks->machine)) near++;
+    if (near < options->count) link->base.partner = partner;
     for (int rank = 0; rank < options->count; rank++) {
-        const char *key = link->security ? options->keys[rank] : NULL;
+        const char *key = link->security ? options->ranks[rank].key : NULL, *machine = options->ranks[rank].machine;
+        partner[rank] = rank % near;
         link->peers[rank].rank = rank;
+        link->peers[rank].name = arena_printf(&link->arena, *machine ? "rank %d on %s" : "rank %d", rank, machine);
         if (key) link->keys[rank] = arena_strndup(&link->arena, key, strlen(key));
         if (rank < options->own)
             TRY_TO(result, failed,
-                   transport->calls->connect(transport, options->endpoints[rank], key, &link->peers[rank],
+                   transport->calls->connect(transport, options->ranks[rank].address, key, &link->peers[rank],
                                              &link->peers[rank].link));
     }
     if (pthread_create(&link->thread, NULL, ranks_link_run, link))

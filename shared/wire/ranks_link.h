@@ -11,27 +11,28 @@
 // - it hangs or is stopped: `timeout` after a caller began to wait for it; in ranks_await, after its process has been
 //   silent for so long. Time in which this process itself was stopped does not count;
 // - it fails or leaves: it says so.
+// What is left of an earlier start of the ranks cannot join a later one, of which rank 0 has drawn the number.
+//
 // After a failure ranks_end returns as soon as nothing reads what was sent any more, within three seconds.
 #pragma once
 
 #include "shared/base/ranks.h"
+#include "shared/wire/node_config.h"
 #include "shared/wire/transport.h"
 
-// The strings and arrays need to live during the call only, `security` as long as the ranks.
+// Strings and arrays need to live during the call only, `security` as long as the ranks.
 struct ranks_link_options {
     int own, count;
-    // The same text for all ranks: the run, and which start of it. A rank with another one does not join, so that what
-    // is left of an earlier start cannot.
-    const char *run;
-    const char *const *endpoints; // one a rank: where it is reached from here ("ipc://...", "tcp://...")
-    const char *const *keys;      // one a rank: the public key of its machine; NULL without security
-    const char *const *listen;    // endpoints that this rank binds
+    const char *run;                   // the same text for all ranks; one with another text does not join
+    const struct node_endpoint *ranks; // one a rank: address, machine, and its key unless there is no security
+    const char *const *listen;         // endpoints that this rank binds
     size_t listen_count;
-    const struct wire_security *security; // CURVE; admits `keys`. NULL: none
+    const struct wire_security *security; // CURVE; admits the keys. NULL: none
     double timeout;                       // seconds that a rank is waited for, at the start and in an exchange
 };
 
-// Joins the other ranks; waits until all are there. UNAVAILABLE when an endpoint is taken, when a rank does not join in
+// Joins the other ranks; waits until all are there. The first ones are those on rank 0's machine; each of the others
+// gets one of them as its partner (ranks.h). UNAVAILABLE when an endpoint is taken, when a rank does not join in
 // time or fails; END when the program is asked to stop before; USAGE when a key is missing. Free with ranks_free, which
 // waits for the others two seconds at most.
 status ranks_link_open(struct ranks **out, const struct ranks_link_options *options);

@@ -36,6 +36,7 @@ struct session {
     bool lost;    // was open: GONE is to be reported
     bool refused; // a server: ignored until its link is renewed
     bool dead;    // to be freed
+    bool cut;     // a client: the last heartbeat found no connection; what it sent before may be waiting
     int64_t received_at, sent_at;
     struct transport_client client; // the connection of a client
     struct transport_link *link;    // to a server, NULL if it could not be opened
@@ -260,6 +261,7 @@ static status wire_on_client_message(struct wire *wire, const struct transport_e
     const struct wire_peer *peer = &session->peer;
     assert(!session->lost && !session->joining);
     session->received_at = wire_now_ms(wire);
+    session->cut = false;
     if (session->greeted && message->kind != MESSAGE_HEARTBEAT) {
         session->dead = true;
         return wire_send_frames(wire, NULL, &from->client, &unknown, NULL);
@@ -388,7 +390,11 @@ static status wire_check_sessions(struct wire *wire, int64_t now) {
             // The transport connects anew by itself, but not over a connection that is stuck.
             session->renewed_at = connected ? now - DEAD_MS : now;
         } else if (peer->open && now - session->sent_at >= HEARTBEAT_MS) {
-            TRY(wire_send(wire, peer, &heartbeat, NULL));
+            bool unsent;
+            TRY(wire_send_frames(wire, session->link, &session->client, &heartbeat, &unsent));
+            if (unsent && session->cut) session_lose(wire, session); // what waits is all from others
+            session->cut = unsent && peer->client;
+            session->sent_at = now;
         } else if (!peer->open && !peer->client) {
             // An opening that is under way may take as long as any answer.
             const int64_t timeout_ms = connected && !session->refused ? DEAD_MS : RENEW_MS;
@@ -457,7 +463,10 @@ status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
         TRY(wire->transport->calls->receive(wire->transport, wake > now ? (int)(wake - now) : 0, &from));
         switch (from.kind) {
         case TRANSPORT_NOTHING:
-            return OK;
+            for (session = wire->sessions; session; session = session->next)
+                if (session->cut && session->peer.open) session_lose(wire, session);
+            if (!wire->pending) return OK;
+            break;
         case TRANSPORT_READABLE:
             *event = (struct wire_event){.kind = WIRE_READABLE, .fd = from.fd};
             return OK;

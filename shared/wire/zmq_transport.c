@@ -559,6 +559,10 @@ status zmq_transport_open(struct transport **out, const struct wire_security *se
     struct zmq_transport *transport;
     *out = NULL;
     if (!context) return zmq_transport_failure("sockets");
+    // At first 1023, of which each link takes one: a stage before which many replicas run has more.
+    const int failed = zmq_ctx_set(context, ZMQ_MAX_SOCKETS, zmq_ctx_get(context, ZMQ_SOCKET_LIMIT));
+    assert(!failed);
+    (void)failed;
     NEW(&transport, 1);
     transport->base.calls = &calls;
     transport->security = security && *security->secret ? security : NULL;

@@ -20,8 +20,10 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
+#include "shared/base/pool.h"
 #include "shared/base/signals.h"
 #include "shared/media/media.h"
 #include "shared/stage/stage.h"
@@ -57,13 +59,15 @@ struct decode_again {
 
 enum job_state { JOB_WAITING, JOB_IN_WORK, JOB_DONE, JOB_STATES };
 
+enum { MAX_REASON = 1024 }; // as group_quarantine keeps
+
 // A group that is submitted.
 struct job {
     struct job *next;
     enum job_state state;
     struct group *group;
     status result;
-    char reason[512];
+    char reason[MAX_REASON];
 };
 
 // Threads that take jobs, and give them back when they are done.
@@ -100,25 +104,34 @@ struct frames_stage {
 
 // ---- the folder of the media ----
 
-// UNAVAILABLE, naming the folder, when media_root or the common directory cannot be entered, or when the latter has no
-// entry any more, as a mount point without its file system. From any thread.
-static status media_folder_check(struct frames_stage *stage) {
+// UNAVAILABLE, naming the directory, when it cannot be entered or has no entry any more, as a mount point without its
+// file system.
+static status media_folder_check_directory(const char *path) {
+    if (access(path, X_OK)) return fail(UNAVAILABLE, "the media's directory %s: %s", path, strerror(errno));
+    DIR *dir = opendir(path);
+    int count = 0;
+    if (!dir && errno == EACCES) return OK; // it may be entered, not listed
+    if (!dir) return fail(UNAVAILABLE, "the media's directory %s: %s", path, strerror(errno));
+    while (count <= 2 && readdir(dir)) count++; // with . and ..
+    closedir(dir);
+    return count > 2 ? OK : fail(UNAVAILABLE, "the media's directory %s: it is empty now", path);
+}
+
+// Looks whether the folder of the media is gone, since `path` cannot be read (NULL: that names no file). UNAVAILABLE,
+// naming it, when the file's own directory and media_root or the common directory are gone. From any thread.
+static status media_folder_check(struct frames_stage *stage, const char *path) {
     struct media_folder *folder = &stage->folder;
     char common[PATH_MAX];
+    struct arena arena = {0};
+    const bool own = !path || media_folder_check_directory(path_parent(&arena, path)) == OK;
+    arena_release(&arena);
+    if (own) return OK; // where media were read before says nothing then
     pthread_mutex_lock(&stage->lock);
     snprintf(common, sizeof common, "%s", folder->common);
     pthread_mutex_unlock(&stage->lock);
     if (folder->root && access(folder->root, X_OK))
         return fail(UNAVAILABLE, "media_root %s: %s", folder->root, strerror(errno));
-    if (!*common) return OK;
-    if (access(common, X_OK)) return fail(UNAVAILABLE, "the media's directory %s: %s", common, strerror(errno));
-    DIR *dir = opendir(common);
-    int count = 0;
-    if (!dir && errno == EACCES) return OK; // it may be entered, not listed
-    if (!dir) return fail(UNAVAILABLE, "the media's directory %s: %s", common, strerror(errno));
-    while (count <= 2 && readdir(dir)) count++; // with . and ..
-    closedir(dir);
-    return count > 2 ? OK : fail(UNAVAILABLE, "the media's directory %s: it is empty now", common);
+    return *common ? media_folder_check_directory(common) : OK;
 }
 
 // ---- frames ----
@@ -176,26 +189,28 @@ static status frames_get(struct frames_stage *stage, const char *path, bool vide
     return result;
 }
 
-// Describes the frames of each image and video of a group in its media. On failure the group has no section at all.
-static status frames_work_on_group(struct frames_stage *stage, struct group *group) {
-    struct arena arena = {0};
+// Describes the frames of each image and video of a group in its media. On failure the group has no section at all, and
+// *path, in the arena, is the file that failed; NULL: none. *unread: it could not be read, and was not decoded.
+static status frames_work_on_group(struct frames_stage *stage, struct group *group, struct arena *arena, char **path,
+                                   bool *unread) {
+    *path = NULL;
+    *unread = true;
     group_media(group, media_part_count(group));
     status result = OK;
     for (size_t i = 0; result == OK && i < group->media_count; i++) {
         const struct part *part = media_part(group, i);
         const struct sampling_config sampling = media_sampling(&stage->sampling, part);
-        struct locked_key own;
+        struct locked_key own = {0};
         struct frames_view view = {0};
-        char *path;
-        result = media_path(&path, &arena, stage->folder.root, media_uri(part));
+        result = media_path(path, arena, stage->folder.root, media_uri(part));
         if (result != OK) break;
-        if (stage->inside) result = media_check_inside(stage->folder.root, path);
-        if (result == OK) result = frames_get(stage, path, part->kind == PART_VIDEO, &sampling, &own, &view);
-        if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
+        if (stage->inside) result = media_check_inside(stage->folder.root, *path);
+        if (result == OK) result = frames_get(stage, *path, part->kind == PART_VIDEO, &sampling, &own, &view);
+        *unread = !*own.key;
+        if (result == BAD_SAMPLE || result == UNAVAILABLE) result = fail_prefix(result, "%s", *path);
         if (result == OK) media_describe(group, i, own.key, &view.frames, stage->seconds_per_grid);
         frames_view_release(&view);
     }
-    arena_release(&arena);
     if (result == OK) return OK;
     group->media = NULL;
     group->media_count = 0;
@@ -203,18 +218,32 @@ static status frames_work_on_group(struct frames_stage *stage, struct group *gro
 }
 
 // Works on one group in a thread of the pool. In a pipeline it waits while the folder of the media is gone, at most
-// FOLDER_SECONDS, and begins again when it is there; the user is told. END when asked to stop meanwhile.
+// FOLDER_SECONDS, and begins again when it is there; the user is told. It may be there again before it is looked for: a
+// file that could not be read, and now can, is tried once more. END when asked to stop meanwhile.
 static status frames_work(struct frames_stage *stage, struct group *group) {
     enum { FOLDER_SECONDS = 600, TOLD_EVERY_SECONDS = 60, PAUSE_MS = 500 };
     struct media_folder *folder = &stage->folder;
+    struct arena arena = {0};
+    bool unread, again = false;
+    char *path;
     status result;
     atomic_fetch_add(&stage->active_count, 1);
-    while ((result = frames_work_on_group(stage, group)) == BAD_SAMPLE) {
-        char reason[600];
+    for (;;) {
+        char reason[MAX_REASON];
+        result = frames_work_on_group(stage, group, &arena, &path, &unread);
+        if (result != BAD_SAMPLE && result != UNAVAILABLE) break;
         snprintf(reason, sizeof reason, "%s", fail_text());
-        result = media_folder_check(stage);
-        if (result == OK) result = fail(BAD_SAMPLE, "%s", reason);
-        if (result == BAD_SAMPLE || !stage_in_pipeline(stage->context)) break;
+        const status failed = result;
+        result = media_folder_check(stage, path);
+        if (result == OK && unread && !again && path && !access(path, R_OK)) {
+            again = true;
+            continue;
+        }
+        if (result == OK) { // it is not the folder
+            result = fail(failed, "%s", reason);
+            break;
+        }
+        if (!stage_in_pipeline(stage->context)) break;
         const double begun = clock_monotonic();
         while (result == UNAVAILABLE) {
             const double now = clock_monotonic(), left = begun + FOLDER_SECONDS - now;
@@ -226,7 +255,7 @@ static status frames_work(struct frames_stage *stage, struct group *group) {
             pthread_mutex_unlock(&stage->lock);
             if (tell) stage_notify(stage->context, "%s; waiting for it for %.0f s", fail_text(), left);
             (void)poll(&stop, 1, PAUSE_MS);
-            result = signals_stopping() ? END : media_folder_check(stage);
+            result = signals_stopping() ? END : media_folder_check(stage, path);
         }
         if (result != OK) break;
         pthread_mutex_lock(&stage->lock);
@@ -236,6 +265,7 @@ static status frames_work(struct frames_stage *stage, struct group *group) {
         if (tell) stage_notify(stage->context, "the folder of the media is there again");
     }
     atomic_fetch_sub(&stage->active_count, 1);
+    arena_release(&arena);
     return result;
 }
 
@@ -417,11 +447,7 @@ static status frames_open(void **state, struct stage_context *context) {
     stage->seconds_per_grid = options->seconds_per_grid;
     const char *store = options->common.store;
     if (store) TRY(frame_store_open(&stage->store, store, (uint64_t)options->store_limit, false));
-    stage->thread_count = (int)options->common.threads;
-    if (!stage->thread_count) { // as many as the processors that this process may use
-        cpu_set_t set;
-        stage->thread_count = pthread_getaffinity_np(pthread_self(), sizeof set, &set) ? 1 : CPU_COUNT(&set);
-    }
+    stage->thread_count = options->common.threads ? (int)options->common.threads : pool_processors();
     if (stage->store) {
         stage->again.started = pthread_create(&stage->again.thread, NULL, decode_again_run, stage) == 0;
         if (!stage->again.started) return fail(UNAVAILABLE, "cannot start a thread");

@@ -148,8 +148,10 @@ status retention_apply(const struct optim *optim, bool proven) {
             const char *slash = strrchr(target, '/');
             linked = !strcmp(slash ? slash + 1 : target, removed[i]);
         }
-        if (linked) continue;
-        char *path = path_join(&arena, options->out, removed[i]), *going = path;
+        char *path = path_join(&arena, options->out, removed[i]), *going = path, *real = realpath(path, NULL);
+        const bool opened = real && !strcmp(real, optim->model_path); // each checkpoint gets its other files
+        free(real);
+        if (linked || opened) continue;
         if (!retention_is_incomplete(removed[i])) { // after a crash in between, the rest is an incomplete one
             going = arena_printf(&arena, "%s.tmp", path);
             TRY_TO(result, done, dir_remove(going));
@@ -167,8 +169,8 @@ done:
 
 // ---- resuming ----
 
-// Reads the training state in `dir`; the model's step counts, and the file `progress` must have the same. DATAERR when
-// the directory is damaged.
+// Reads the training state in `dir`; the model's step counts, and the file `progress` must have the same. USAGE as
+// model_load_state; DATAERR when the directory is damaged.
 static status checkpoint_read(struct optim *optim, struct arena *arena, const char *dir, struct progress *progress) {
     char *path = path_join(arena, dir, PROGRESS_NAME);
     TRY(progress_read(progress, arena, path));
@@ -202,7 +204,7 @@ static char *checkpoint_find(const struct optim *optim, struct arena *arena, int
 
 // Loads the training state in `dir`, which is of `step`. The training must have begun with the weights of
 // options->model.dir. A filter may also be given a checkpoint of that training; in a pipeline the other stages would
-// take its weights for the first ones. DATAERR.
+// take its weights for the first ones. USAGE when it does not fit the options; DATAERR.
 static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir, int64_t step) {
     const struct stage_model_options *model = &optim->options->model;
     struct progress progress, given = {0};
@@ -218,6 +220,11 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
                         model->lora || model->adapter ? " or adapters" : "", (unsigned long long)optim->files_hash);
     }
     if (result == OK) result = checkpoint_read(optim, arena, dir, &progress);
+    if (result == USAGE)
+        return fail(USAGE,
+                    "%s: it was saved with other options of optim: give ema_every, train_vision and moment_precision "
+                    "(its default is the device's) as they were",
+                    fail_text());
     if (result == DATAERR) { // without it, the training goes on from the newest older one that can be read
         const char *reason = arena_strndup(arena, fail_text(), strlen(fail_text())), *older;
         bool whole;
@@ -229,9 +236,11 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
     }
     TRY(result);
     optim->cursor = progress.cursor;
-    optim->ema_step = progress.ema_step;
+    optim->ema_step = optim->options->ema_every ? progress.ema_step : 0;
     optim->lr = progress.lr;
     stage_notify(optim->context, "resumes at step %lld from %s", progress.step, dir);
+    if (optim->ema_step != progress.ema_step)
+        stage_notify(optim->context, "ema_every is 0 now: the reference is the first model again");
     // The learning rate rises where its schedule has another end than before.
     const long long steps = optim->options->steps;
     const double next = step_lr(optim, progress.step);
@@ -248,6 +257,11 @@ status checkpoint_resume(struct optim *optim) {
     struct arena arena = {0};
     int64_t step;
     status result = OK;
+    const char *latest = path_join(&arena, optim->options->out, "latest");
+    struct stat info;
+    if (!lstat(latest, &info) && !S_ISLNK(info.st_mode)) // no checkpoint could take its place
+        TRY_TO(result, done,
+               fail(DATAERR, "%s: not the link to the newest checkpoint, perhaps a copy: remove it", latest));
     const char *newest = checkpoint_find(optim, &arena, INT64_MAX, &step, &optim->saved_whole);
     if (newest) TRY_TO(result, done, checkpoint_load(optim, &arena, newest, step));
     if (!newest) optim->saved_whole = true; // the model's directory is as good as a checkpoint of this step

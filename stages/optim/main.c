@@ -17,7 +17,6 @@
 
 static status optim_open(void **state, struct stage_context *context) {
     static const double saved_bytes_per_second = 0.5e9; // assumed until the first save
-    enum { SAVED_BYTES_PER_PARAMETER = 16 };            // weights, two moments, reference
     struct optim *optim;
     NEW(&optim, 1);
     *state = optim;
@@ -50,7 +49,7 @@ static status optim_open(void **state, struct stage_context *context) {
     optim->joined = optim->ranks != NULL;
     optim->model_path = realpath(options->model.dir, NULL);
     if (!optim->model_path) return fail(UNAVAILABLE, "%s: %s", options->model.dir, strerror(errno));
-    optim->save_seconds = SAVED_BYTES_PER_PARAMETER * (double)info->parameter_count / saved_bytes_per_second;
+    optim->save_seconds = (double)model_saved_bytes(optim->model, false) / saved_bytes_per_second;
     TRY(checkpoint_resume(optim));
     TRY(publish_weights(optim, true));
     publish_remove_old(optim);
@@ -85,8 +84,8 @@ static bool optim_lost_ranks(const struct optim *optim) {
 }
 
 // Writes the last checkpoint, unless the newest one has the last step already. A state of that step is as good, unless
-// a model directory is needed. In a pipeline, where every step would have to be trained again, it is tried for a while.
-static status optim_save_last(struct optim *optim, bool need_whole) {
+// a model directory is needed. `patient`: it is tried for a while, since every step would have to be trained again.
+static status optim_save_last(struct optim *optim, bool need_whole, bool patient) {
     enum { PATIENCE_S = 600, PAUSE_S = 5, LOGGED_EVERY_S = 60 };
     const double begun = clock_monotonic();
     double logged_at = -LOGGED_EVERY_S; // when it was last logged, in seconds since `begun`
@@ -101,7 +100,7 @@ static status optim_save_last(struct optim *optim, bool need_whole) {
     while (due) {
         const status result = checkpoint_write(optim, true);
         const double waited = clock_monotonic() - begun;
-        if (result != UNAVAILABLE || !stage_in_pipeline(optim->context) || optim_lost_ranks(optim)) {
+        if (result != UNAVAILABLE || !patient || optim_lost_ranks(optim)) {
             TRY(result);
             break;
         }
@@ -127,7 +126,7 @@ static status optim_on_idle(void *state, bool run_over) {
     enum { STATE_INTERVAL = 50, RETRY_S = 60 }; // times the seconds that the last save took
     struct optim *optim = state;
     const int64_t step = model_version(optim->model), save_every = optim->options->save_every;
-    if (run_over) return optim_save_last(optim, true);
+    if (run_over) return optim_save_last(optim, true, true);
     if (!optim->unsaved) return OK;
     optim->unsaved = false;
     if (optim->unproven) optim_remove_old(optim);
@@ -184,14 +183,18 @@ static status optim_poll(void *state, bool draining, struct group **done) {
 }
 
 static status optim_on_stop(void *state) {
-    return optim_save_last(state, false);
+    return optim_save_last(state, false, true);
 }
 
-// After a failure of the stage, too, saves what was trained.
+// After a failure of the stage, too, saves what was trained: at once, because nobody hears from it any more, and what
+// has failed may be the device.
 static status optim_close(void *state) {
     struct optim *optim = state;
     if (!optim) return OK;
-    status result = optim_save_last(optim, false);
+    struct append_queue *const queues[] = {&optim->metrics, &optim->events};
+    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
+        if (append_queue_release(queues[i]) != OK) log_info("%s: the last steps are missing", fail_text());
+    status result = optim_save_last(optim, false, false);
     orders_end(optim);
     input_builder_close(&optim->input); // before the model, which it refers to
     model_free(&optim->model);
@@ -199,9 +202,6 @@ static status optim_close(void *state) {
     free(optim->leaves);
     free(optim->lent_name);
     free(optim->model_path);
-    struct append_queue *const queues[] = {&optim->metrics, &optim->events};
-    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
-        if (append_queue_release(queues[i]) != OK) log_info("%s: the last steps are missing", fail_text());
     free(optim);
     return result;
 }

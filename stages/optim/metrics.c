@@ -84,7 +84,7 @@ void metrics_add(struct step_metrics *metrics, const struct step_group *added, d
     }
     if (accuracies) metrics_add_mean(&metrics->all_correct, all_correct, 1);
     if (accuracies) metrics_add_mean(&metrics->all_wrong, all_wrong, 1);
-    metrics_add_mean(&metrics->reward, metrics_sum(&rewards->total), count);
+    metrics_add_mean(&metrics->reward, metrics_sum(&rewards->total), rewards->total.count);
     metrics_add_mean(&metrics->accuracy, metrics_sum(&rewards->accuracy), accuracies);
     for (size_t i = 0; i < accuracies && i < count; i++)
         metrics_add_mean(&metrics->uncounted, answer_is_uncounted(group, i, rewards->accuracy.data[i]), 1);

@@ -82,6 +82,7 @@ struct optim {
     int64_t ema_step;      // the step at which the reference last changed, 0: never
     int64_t cursor;        // the seq below which everything is trained
     double lr;             // of the last step
+    bool schedule_over;    // it was said that the learning rate is 0 from now on
     bool never_trained;    // no process has trained a step in options->out
     int64_t saved_step;    // of the last checkpoint or state
     bool saved_whole;      // that was a checkpoint
@@ -188,6 +189,9 @@ status order_save(struct optim *optim, const char *dir, bool whole);
 // As model_load_state.
 status order_load(struct optim *optim, const char *dir);
 
+// As model_lend, by each rank on this machine. One whose device cannot share says so in its log.
+status order_lend(struct optim *optim, bool reference, bool copied, const char *path, uint64_t *hash);
+
 // Tells the other ranks that the training is over.
 void orders_end(struct optim *optim);
 
@@ -237,8 +241,8 @@ status checkpoint_write(struct optim *optim, bool whole);
 
 // Loads the newest checkpoint or state under OUT, if there is one. Otherwise the training begins with the weights of
 // options->model.dir, whatever training state is beside them. Tells the user which it is. Removes what an earlier
-// process has left incomplete. DATAERR when it cannot be read, and when the training began with other weights than
-// those of options->model.dir; UNAVAILABLE.
+// process has left incomplete. USAGE when it does not fit the options; DATAERR when it cannot be read, and when the
+// training began with other weights than those of options->model.dir; UNAVAILABLE.
 status checkpoint_resume(struct optim *optim);
 
 // Removes from OUT what is incomplete and, if the newest checkpoint or state is `proven`, the states of other steps

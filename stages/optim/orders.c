@@ -22,16 +22,19 @@ enum order_kind {
     ORDER_SAVE,       // write a model directory
     ORDER_SAVE_STATE, // write the training state
     ORDER_LOAD,       // read the training state
+    ORDER_LEND,       // lend the weights to processes on the device
     ORDER_END,        // the training is over
 };
 
 // As the processors have it; members of 8 bytes.
 struct order {
     uint64_t kind;
-    uint64_t bytes;    // of what follows for this rank: its leaf, or a directory's path
-    uint64_t sources;  // TURN: the ranks below have a leaf
-    uint64_t compares; // all ranks must have the same weights afterwards
-    double decay;      // EMA
+    uint64_t bytes;     // of what follows for this rank: its leaf, or a path
+    uint64_t sources;   // TURN: the ranks below have a leaf
+    uint64_t compares;  // all ranks must have the same weights afterwards
+    uint64_t reference; // LEND: not the policy
+    uint64_t copied;    // LEND: the weights may only be copied
+    double decay;       // EMA
     struct optimizer_options adamw;
 };
 
@@ -39,8 +42,9 @@ struct order {
 struct order_work {
     struct order order;
     struct leaf_input leaf;
-    const char *dir;
-    double norm; // STEP: the result
+    const char *path; // of a directory; LEND: of a file
+    double norm;      // STEP: the result
+    uint64_t hash;    // LEND: the result
 };
 
 // What a rank says at the meeting after an order.
@@ -51,10 +55,14 @@ struct order_report {
     struct train_result trained;
     char text[400]; // of a failure
 };
-static_assert(sizeof(struct order) == 11 * 8 && sizeof(struct order_report) == 12 * 8 + 400, "there is no padding");
+static_assert(sizeof(struct order) == 13 * 8 && sizeof(struct order_report) == 12 * 8 + 400, "there is no padding");
 
 static bool order_is_about_files(const struct order *order) {
     return order->kind == ORDER_SAVE || order->kind == ORDER_SAVE_STATE || order->kind == ORDER_LOAD;
+}
+
+static bool order_has_path(const struct order *order) {
+    return order_is_about_files(order) || order->kind == ORDER_LEND;
 }
 
 // ---- on every rank ----
@@ -84,7 +92,7 @@ status orders_join(struct model *model, struct ranks *ranks) {
     enum { NAMES = 3, MOST = 80 };
     static const char *const does[NAMES] = {"computes on", "computes in", "multiplies with"};
     struct order_identity {
-        uint64_t hash;
+        uint64_t hash, layout; // of the weights; of their files
         char names[NAMES][MOST];
     } * all;
     const struct model_info *info = model_get_info(model);
@@ -95,8 +103,9 @@ status orders_join(struct model *model, struct ranks *ranks) {
     NEW(&all, (size_t)ranks->count);
     struct order_identity *own = &all[ranks->own];
     for (int i = 0; i < NAMES; i++) snprintf(own->names[i], MOST, "%s", names[i]);
+    own->layout = model_files_layout(model);
     TRY_TO(result, done, model_hash(model, &own->hash));
-    TRY_TO(result, done, ranks_gather(ranks, all, sizeof *all));
+    TRY_TO(result, done, ranks_await_all(ranks, all, sizeof *all)); // each has read all files
     for (int rank = 1; rank < ranks->count && ranks->own == 0 && result == OK; rank++) {
         for (int i = 0; i < NAMES && result == OK; i++)
             if (memcmp(all[rank].names[i], own->names[i], MOST) != 0)
@@ -105,6 +114,8 @@ status orders_join(struct model *model, struct ranks *ranks) {
         if (result == OK && all[rank].hash != own->hash)
             result = fail(DATAERR, "rank %d has a model with other weights (hash %016llx) than rank 0 (hash %016llx)",
                           rank, (unsigned long long)all[rank].hash, (unsigned long long)own->hash);
+        if (result == OK && all[rank].layout != own->layout)
+            result = fail(DATAERR, "rank %d has a model with the same weights in other files than rank 0", rank);
     }
 done:
     free(all);
@@ -131,11 +142,17 @@ static status order_execute(struct model *model, const struct ranks *ranks, stru
     case ORDER_EMA:
         return model_update_ema(model, order->decay);
     case ORDER_SAVE:
-        return model_save(model, work->dir);
+        return model_save(model, work->path);
     case ORDER_SAVE_STATE:
-        return model_save_state(model, work->dir);
+        return model_save_state(model, work->path);
     case ORDER_LOAD:
-        return model_load_state(model, work->dir);
+        return model_load_state(model, work->path);
+    case ORDER_LEND:
+        if (ranks && ranks->partner && ranks->partner[ranks->own] != ranks->own) return OK; // on another machine
+        result = model_lend(model, order->reference, order->copied, work->path, &work->hash);
+        if (result != UNAVAILABLE || !ranks || !ranks->own) return result;
+        log_info("%s: rank %d does not lend its weights", fail_text(), ranks->own); // who needs them asks for files
+        return OK;
     case ORDER_END:
         return OK;
     }
@@ -156,7 +173,7 @@ static status order_carry_out(struct model *model, struct ranks *ranks, struct o
     snprintf(own->text, sizeof own->text, "%s", result == OK ? "" : fail_text());
     if (result == OK && work->order.compares) result = model_hash(model, &own->hash);
     if (result != OK && !own->result) return ranks_fail(ranks, result);
-    TRY(ranks_gather(ranks, reports, sizeof *reports));
+    TRY((order_is_about_files(&work->order) ? ranks_await_all : ranks_gather)(ranks, reports, sizeof *reports));
     if (own->result) return fail((status)own->result, "%s", own->text);
     if (ranks->own) return OK;
     for (int rank = 1; rank < ranks->count; rank++)
@@ -207,19 +224,19 @@ static status order_give(struct optim *optim, struct order_work *work, const str
     return order_carry_out(optim->model, optim->ranks, work, reports);
 }
 
-// As order_give, for an order that has at most a directory.
+// As order_give, for an order that has at most a path.
 static status order_give_all(struct optim *optim, struct order_work *work) {
     const int count = optim->ranks ? optim->ranks->count : 1;
-    char *dir = work->dir ? mem_strdup(work->dir) : NULL;
+    char *path = work->path ? mem_strdup(work->path) : NULL;
     struct order_report *reports;
     struct rank_piece *pieces;
     NEW(&reports, (size_t)count);
     NEW(&pieces, (size_t)count);
-    for (int rank = 0; rank < count && dir; rank++) pieces[rank] = (struct rank_piece){rank, dir, strlen(dir)};
-    const status result = order_give(optim, work, pieces, dir ? (size_t)count : 0, reports);
+    for (int rank = 0; rank < count && path; rank++) pieces[rank] = (struct rank_piece){rank, path, strlen(path)};
+    const status result = order_give(optim, work, pieces, path ? (size_t)count : 0, reports);
     free(pieces);
     free(reports);
-    free(dir);
+    free(path);
     return result;
 }
 
@@ -261,14 +278,21 @@ status order_update_ema(struct optim *optim, double decay) {
 }
 
 status order_save(struct optim *optim, const char *dir, bool whole) {
-    struct order_work model = {.order = {.kind = ORDER_SAVE}, .dir = dir},
-                      state = {.order = {.kind = ORDER_SAVE_STATE, .compares = 1}, .dir = dir};
+    struct order_work model = {.order = {.kind = ORDER_SAVE}, .path = dir},
+                      state = {.order = {.kind = ORDER_SAVE_STATE, .compares = 1}, .path = dir};
     if (whole) TRY(order_give_all(optim, &model));
     return order_give_all(optim, &state);
 }
 
 status order_load(struct optim *optim, const char *dir) {
-    return order_give_all(optim, &(struct order_work){.order = {.kind = ORDER_LOAD, .compares = 1}, .dir = dir});
+    return order_give_all(optim, &(struct order_work){.order = {.kind = ORDER_LOAD, .compares = 1}, .path = dir});
+}
+
+status order_lend(struct optim *optim, bool reference, bool copied, const char *path, uint64_t *hash) {
+    struct order_work work = {.order = {.kind = ORDER_LEND, .reference = reference, .copied = copied}, .path = path};
+    TRY(order_give_all(optim, &work));
+    *hash = work.hash;
+    return OK;
 }
 
 void orders_end(struct optim *optim) {
@@ -291,14 +315,14 @@ static status order_receive(struct ranks *ranks, struct arena *arena, struct ord
         return fail(BUG, "an unknown order, %llu", (unsigned long long)order->kind);
     if (turn && (!order->sources || order->sources > (uint64_t)ranks->count))
         return fail(BUG, "an order for %llu ranks, but there are %d", (unsigned long long)order->sources, ranks->count);
-    if ((source || order_is_about_files(order)) != (order->bytes > 0) || order->bytes > (uint64_t)1 << 40)
+    if ((source || order_has_path(order)) != (order->bytes > 0) || order->bytes > (uint64_t)1 << 40)
         return fail(BUG, "an order, %llu, with %llu bytes", (unsigned long long)order->kind,
                     (unsigned long long)order->bytes);
     piece.bytes = (size_t)order->bytes;
     TRY(arena_alloc_large(arena, &piece.data, piece.bytes));
     TRY(ranks_begin(ranks, NULL, 0, &piece, 1, &exchange));
     TRY(ranks_end(ranks, &exchange));
-    if (order_is_about_files(order)) work->dir = arena_strndup(arena, piece.data, piece.bytes);
+    if (order_has_path(order)) work->path = arena_strndup(arena, piece.data, piece.bytes);
     return source ? leaf_read(&work->leaf, arena, piece.data, piece.bytes) : OK;
 }
 

@@ -2,7 +2,8 @@
 //
 // In files: one of the policy after each step, and one of the reference whenever it has changed. Version 0 has no file:
 // it is the directory that every stage has opened. Lent: every version is in the same memory of the GPU, and one small
-// file for the policy and one for the reference say where. Another process has other memory, and names the files anew.
+// file for the policy and one for the reference say where, of each rank on this machine. Another process has other
+// memory, and names the files anew.
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -34,7 +35,7 @@ static status publish_one(struct optim *optim, bool reference) {
     char *temporary = arena_printf(&arena, "%s.tmp", path);
     if (optim->lent_name) {
         const bool copied = optim->options->publish == OPTIM_PUBLISH_COPY;
-        TRY_TO(result, done, model_lend(optim->model, reference, copied, path, &weights.hash));
+        TRY_TO(result, done, order_lend(optim, reference, copied, path, &weights.hash));
     } else {
         stage_recycle(optim->context, reference, temporary); // model_publish overwrites a file of that name
         while ((result = model_publish(optim->model, reference, path, &weights.hash)) == UNAVAILABLE) {

@@ -20,6 +20,7 @@ status step_add(struct optim *optim, struct group *group) {
     int64_t tokens = 0;
     bool has_grad = kl;
     status result = OK;
+    group->trained = (struct trained){0}; // by an earlier run
     TRY_TO(result, done, stage_input_open(&optim->input, group, INPUT_COMPLETIONS, &input));
     // What the KL term needs.
     if (kl && reference->logprob_count != count)
@@ -158,6 +159,14 @@ status step_train(struct optim *optim, struct step_metrics *metrics) {
                                             .weight_decay = options->weight_decay,
                                             .max_grad_norm = options->clip_norm};
     optim->lr = adamw.lr;
+    if (options->schedule == OPTIM_SCHEDULE_COSINE && options->steps && step > options->steps &&
+        !optim->schedule_over) {
+        optim->schedule_over = true;
+        stage_notify(optim->context,
+                     "the learning rate is 0 from step %lld on, and nothing is learned: `steps`, the end of its "
+                     "schedule, is %lld",
+                     (long long)step, (long long)options->steps);
+    }
     *metrics = (struct step_metrics){.step = step, .lr = adamw.lr, .groups = (int64_t)count};
     status trained = OK;
     // The mean over the step's groups of their losses, or the mean over the step's tokens.

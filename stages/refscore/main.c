@@ -106,6 +106,7 @@ done:
 static status refscore_work(void *state, struct group *group) {
     struct refscore *self = state;
     struct reference *reference = &group->reference;
+    const struct reference given = *reference;
     const enum answer_span_rule rule =
         self->options->span == REFSCORE_SPAN_RELEASED ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
     const bool keep_logprobs = self->options->logprobs == REFSCORE_LOGPROBS_ALL; // in the group, for every token
@@ -115,7 +116,7 @@ static status refscore_work(void *state, struct group *group) {
     struct stage_input input = {0};
     status result = OK;
     TRY_TO(result, done, stage_input_open(&self->model.input, group, INPUT_COMPLETIONS, &input));
-    *reference = (struct reference){.present = true};
+    *reference = (struct reference){.present = true, .unknown = given.unknown};
     reference->answer_span.data = arena_alloc(&group->arena, count * sizeof *reference->answer_span.data);
     reference->logprobs = arena_alloc(&group->arena, count * sizeof *reference->logprobs);
     struct model_completion *completions = arena_alloc(&group->arena, count * sizeof *completions);
@@ -161,6 +162,7 @@ static status refscore_work(void *state, struct group *group) {
         reference->logprob_count = 0;
     }
 done:
+    if (result != OK) *reference = given; // a group that failed has no numbers that were never computed
     stage_input_release(&input);
     return result;
 }

@@ -207,13 +207,14 @@ static status bench_run(struct bench *bench, const char *dir, const char *kind, 
 // One of `count` processes, which meet at sockets in `dir`.
 static status bench_join(struct ranks **out, int own, int count, const char *dir) {
     struct arena arena = {0};
-    const char *endpoints[MOST_RANKS];
-    for (int r = 0; r < count; r++) endpoints[r] = arena_printf(&arena, "ipc://%s/%d", dir, r);
+    struct node_endpoint endpoints[MOST_RANKS] = {0};
+    for (int r = 0; r < count; r++)
+        endpoints[r] = (struct node_endpoint){.machine = "", .address = arena_printf(&arena, "ipc://%s/%d", dir, r)};
     const status result = ranks_link_open(out, &(struct ranks_link_options){.own = own,
                                                                             .count = count,
                                                                             .run = "bench",
-                                                                            .endpoints = endpoints,
-                                                                            .listen = &endpoints[own],
+                                                                            .ranks = endpoints,
+                                                                            .listen = &endpoints[own].address,
                                                                             .listen_count = 1,
                                                                             .timeout = 600});
     arena_release(&arena);

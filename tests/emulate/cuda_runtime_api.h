@@ -6,11 +6,12 @@
 // - CARAVAN_EMULATED_ERROR is the number of the error that every wait for a stream or an event returns.
 // - CARAVAN_EMULATED_MEMORY is BYTES:DIRECTORY: all processes that name this directory, which exists, have so much
 //   memory together. What one of them has imported is taken until it lets go of it, whatever becomes of the exporter.
+// - CARAVAN_EMULATED_NCCL is said in nccl.cpp.
 // - CARAVAN_EMULATED_IPC_LACKS is `export` where no memory can be exported (as under WSL), or `import` where what
 //   others have exported cannot be opened (as from another container).
 //
 // On some devices (emulate_devices in emulate.cpp) what is put into a stream runs at once, on others only when somebody
-// waits for it, as late as CUDA allows.
+// waits for it or asks, as late as CUDA allows.
 #pragma once
 
 #include <stddef.h>
@@ -32,6 +33,7 @@ typedef enum cudaError {
     cudaErrorDeviceUninitialized = 201,
     cudaErrorMapBufferObjectFailed = 205,
     cudaErrorInvalidResourceHandle = 400,
+    cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
     cudaErrorHardwareStackError = 714,
     cudaErrorIllegalInstruction = 715,
@@ -88,8 +90,8 @@ cudaError_t cudaGetLastError(void);
 
 // Memory of the device: filled with NaN, aligned to 256. It may not be read by host code.
 cudaError_t cudaMalloc(void **out, size_t bytes);
-// Waits for all streams. NULL is fine. Memory that has a handle (cudaIpcGetMemHandle) is a mistake, since CUDA does not
-// say what becomes of those who have opened it.
+// Waits for all streams, but not for what other processes do. NULL is fine. Memory that has a handle
+// (cudaIpcGetMemHandle) is a mistake, since CUDA does not say what becomes of those who have opened it.
 cudaError_t cudaFree(void *memory);
 // A name under which another process can map an allocation of cudaMalloc; `memory` is its first byte.
 // cudaErrorNotSupported.
@@ -130,6 +132,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 // Waits for the work before the point.
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+// cudaErrorNotReady while the work before the point is not done.
+cudaError_t cudaEventQuery(cudaEvent_t event);
 
 // From now on the stream's work is recorded and does not run. Allocating, freeing, waiting, events and the first launch
 // of a kernel that is not loaded are errors of the calling thread meanwhile, after which nothing more is recorded. CUDA

@@ -22,7 +22,7 @@
 #include <type_traits>
 
 #include "cuda_runtime_api.h"
-#include "emulated_kernels.h"
+#include "emulated.h"
 
 #define __global__
 #define __device__

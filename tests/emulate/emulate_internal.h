@@ -29,6 +29,13 @@ void run_grid(const struct device &device, const char *kernel_name, dim3 grid, d
 void add_products(float c[][8], const uint16_t a[][16], int rows, const uint16_t b[16][8], int products_at_once,
                   int sum_bits);
 
+// Puts the work of another engine into a stream: it begins as soon as its turn has come, on late streams too, and what
+// follows waits until `ended` says so. False when the stream is recorded or unknown.
+bool put_engine(cudaStream_t stream, std::function<void()> begin, std::function<bool()> ended);
+
+// Whether all of it is memory of a device.
+bool is_device_memory(const void *address, size_t bytes);
+
 // Memory that processes can share (shared_memory.cpp).
 
 // What another process needs to find shared memory. The memory is a file without a name, which the process that shares

@@ -2,8 +2,9 @@
 //
 // A stream is a queue of closures. On a device with late streams they run when somebody waits, so that a copy which
 // reads pinned memory too late, or a missing wait, shows. Copies check that the device's side is the device's memory.
+// Some work is done by others, and a stream waits for it.
 #include "emulate_internal.h"
-#include "emulated_memory.h"
+#include "emulated.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -27,9 +28,15 @@ struct emulated_graph_exec {
     std::vector<closure> work;
 };
 
+// Work of a stream.
+struct emulated_work {
+    closure run;
+    std::function<bool()> ready; // whether it can run now; none: at any time
+};
+
 struct emulated_stream {
     const struct emulate::device *device;
-    std::deque<closure> work;
+    std::deque<struct emulated_work> work;
     struct emulated_graph *recorded; // NULL: not recording
 };
 
@@ -52,12 +59,13 @@ struct shared_memory {
     int opened; // times, by this process
 };
 
-// The harness opens each of them as a version.
+// The harness opens each kind of them as a version.
 const struct emulate::device devices[] = {
     {"emulated, sm_90", 9, 0, 227 << 10, false, false, false, 16, 25},
     {"emulated, sm_90, shuffled", 9, 0, 227 << 10, true, false, true, 16, 25},
     {"emulated, sm_90, shuffled, early copies", 9, 0, 227 << 10, true, true, true, 16, 25},
     {"emulated, sm_80", 8, 0, 163 << 10, false, false, false, 8, 24},
+    {"emulated, sm_90", 9, 0, 227 << 10, false, false, false, 16, 25}, // as the first: the second GPU of a machine
 };
 
 enum { device_count = sizeof devices / sizeof *devices, processors = 4 };
@@ -121,30 +129,47 @@ bool on_device(const void *address, size_t bytes) {
     return begin + bytes <= own->first + own->second.name.bytes;
 }
 
-void run_next(cudaStream_t stream) {
-    closure work = std::move(stream->work.front());
+// False when the work of others is not done.
+bool run_next(cudaStream_t stream) {
+    if (stream->work.front().ready && !stream->work.front().ready()) return false;
+    closure run = std::move(stream->work.front().run);
     stream->work.pop_front();
-    work();
+    run();
+    return true;
+}
+
+// Runs what can run now.
+void run_ready(cudaStream_t stream) {
+    while (!stream->work.empty() && run_next(stream)) {
+    }
+}
+
+// Lets the threads of others work, which may need the lock. It is held once.
+void let_others_work() {
+    lock.unlock();
+    usleep(100);
+    lock.lock();
 }
 
 void run_all(cudaStream_t stream) {
-    while (!stream->work.empty()) run_next(stream);
+    while (!stream->work.empty())
+        if (!run_next(stream)) let_others_work();
 }
 
 void run_all_streams() {
-    for (cudaStream_t stream : streams) run_all(stream);
+    for (cudaStream_t stream : streams) run_ready(stream);
 }
 
-cudaError_t put(cudaStream_t stream, closure work) {
+cudaError_t put(cudaStream_t stream, closure work, std::function<bool()> ready = nullptr) {
     guard held(lock);
     if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
     if (stream->recorded) {
-        if (stream->recorded->refused) return result(cudaErrorStreamCaptureInvalidated);
+        if (stream->recorded->refused || ready) return result(cudaErrorStreamCaptureInvalidated);
         stream->recorded->work.push_back(std::move(work));
         return cudaSuccess;
     }
-    stream->work.push_back(std::move(work));
-    if (!stream->device->streams_late) run_all(stream);
+    stream->work.push_back({std::move(work), std::move(ready)});
+    if (!stream->device->streams_late) run_ready(stream);
     return cudaSuccess;
 }
 
@@ -217,6 +242,21 @@ void emulate::launch(kernel_record *record, dim3 grid, dim3 block, size_t shared
     });
 }
 
+bool emulate::put_engine(cudaStream_t stream, std::function<void()> begin, std::function<bool()> ended) {
+    guard held(lock);
+    if (!streams.count(stream) || stream->recorded) return false;
+    put(stream, std::move(begin));
+    put(
+        stream, [] {}, std::move(ended));
+    run_ready(stream);
+    return true;
+}
+
+bool emulate::is_device_memory(const void *address, size_t bytes) {
+    guard held(lock);
+    return on_device(address, bytes);
+}
+
 // ---- devices and errors ----
 
 cudaError_t cudaGetDeviceCount(int *count) {
@@ -273,6 +313,7 @@ const char *cudaGetErrorString(cudaError_t error) {
         {cudaErrorDeviceUninitialized, "invalid device context"},
         {cudaErrorMapBufferObjectFailed, "mapping of buffer object failed"},
         {cudaErrorInvalidResourceHandle, "invalid resource handle"},
+        {cudaErrorNotReady, "device not ready"},
         {cudaErrorNotSupported, "operation not supported"},
         {cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"},
         {cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"}};
@@ -483,8 +524,17 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     guard held(lock);
     if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
-    while (event->waiting) run_next(event->stream);
+    while (event->waiting)
+        if (!run_next(event->stream)) let_others_work();
     return result(error_of_wait());
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    guard held(lock);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
+    while (event->waiting && run_next(event->stream)) {
+    }
+    return result(event->waiting ? cudaErrorNotReady : error_of_wait());
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
@@ -492,9 +542,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     (void)flags;
     if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     if (event->stream == stream) return cudaSuccess;
-    return put(stream, [event] {
-        while (event->waiting) run_next(event->stream);
-    });
+    return put(
+        stream, [] {},
+        [event] {
+            while (event->waiting && run_next(event->stream)) {
+            }
+            return event->waiting == 0;
+        });
 }
 
 // ---- graphs ----

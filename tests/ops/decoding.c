@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "shared/base/rng.h"
-#include "tests/ops/sampling.h"
 #include "tests/ops/state.h"
 
 // ---- sampling ----

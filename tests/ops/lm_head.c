@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "shared/base/rng.h"
-#include "tests/ops/sampling.h"
 
 struct lm_head_case {
     int64_t rows, channels, vocabulary;

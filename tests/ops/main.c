@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "kernels/cpu/cpu.h"
-#include "tests/emulate/emulated_kernels.h"
+#include "tests/emulate/emulated.h"
 #include "tests/ops/state.h"
 #include "tests/support/guarded.h"
 

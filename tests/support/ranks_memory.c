@@ -89,6 +89,21 @@ static status memory_end(struct ranks *ranks, struct rank_exchange *exchange, bo
     return result;
 }
 
+double ranks_memory_timeout = 60;
+
+static status memory_check(struct ranks *ranks, double waited) {
+    struct memory_hub *hub = ((struct memory_rank *)ranks)->hub;
+    pthread_mutex_lock(&hub->lock);
+    if (hub->failure == OK && waited > ranks_memory_timeout) {
+        hub->failure = UNAVAILABLE;
+        snprintf(hub->text, sizeof hub->text, "rank %d has waited too long for another one", ranks->own);
+        pthread_cond_broadcast(&hub->changed);
+    }
+    const status result = hub->failure == OK ? OK : fail(hub->failure, "%s", hub->text);
+    pthread_mutex_unlock(&hub->lock);
+    return result;
+}
+
 static void memory_give_up(struct ranks *ranks, status code, const char *text) {
     struct memory_hub *hub = ((struct memory_rank *)ranks)->hub;
     pthread_mutex_lock(&hub->lock);
@@ -114,8 +129,11 @@ static void memory_free(struct ranks *ranks) {
 }
 
 void ranks_memory_open(int count, struct ranks **out) {
-    static const struct ranks_calls calls = {
-        .begin = memory_begin, .end = memory_end, .give_up = memory_give_up, .free = memory_free};
+    static const struct ranks_calls calls = {.begin = memory_begin,
+                                             .end = memory_end,
+                                             .check = memory_check,
+                                             .give_up = memory_give_up,
+                                             .free = memory_free};
     struct memory_hub *hub;
     mem_new(&hub, 1, sizeof *hub + (size_t)count * sizeof(void *));
     pthread_mutex_init(&hub->lock, NULL);

@@ -3,5 +3,8 @@
 
 #include "shared/base/ranks.h"
 
+// Seconds that ranks_check lets a rank wait.
+extern double ranks_memory_timeout;
+
 // Makes `count` ranks, out[r] for the thread of rank r, which frees it.
 void ranks_memory_open(int count, struct ranks **out);

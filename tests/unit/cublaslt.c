@@ -9,7 +9,7 @@
 #include "kernels/ops.h"
 #include "shared/base/file.h"
 #include "tests/emulate/cublasLt.h"
-#include "tests/emulate/emulated_kernels.h"
+#include "tests/emulate/emulated.h"
 
 enum { WHOLE = 1 << ALGORITHM_WHOLE, ALL = (1 << ALGORITHMS) - 1 };
 

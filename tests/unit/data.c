@@ -1,4 +1,6 @@
 // Checks data sets: the three formats, prompt templates, the order of epochs, and the messages for invalid records.
+// Of the layout sft, what is learned of a record, with the tokens that transformers 4.51.3 gives for the whole
+// conversation behind its last <|im_start|>assistant and newline.
 #include <math.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
@@ -140,6 +142,8 @@ TEST(a_record_of_a_benchmark_has_its_category) {
         {BENCHMARK("./Evaluation/VideoMMMU/validation_Art.mp4", ""), NULL},
         {BENCHMARK("./Evaluation/VideoMMMU/Art_3.mp4", ""), NULL},
         {BENCHMARK("./Evaluation/MMVU/videos/Civil_Engineering/0.mp4", ""), "Civil_Engineering"},
+        {BENCHMARK("/videos/x/MMVU/videos/Art/0.mp4", ""), "Art"},
+        {BENCHMARK("/videos/MMVU/0.mp4", ""), NULL},
         {BENCHMARK("./Evaluation/MMVU/videos/0.mp4", ""), NULL},
         {BENCHMARK("./Evaluation/MMVU/0.mp4", ""), NULL},
         {BENCHMARK("./Evaluation/MVBench/star/1.mp4", ",\"original_question_type\":\"x\""), "action_antonym"},
@@ -147,6 +151,9 @@ TEST(a_record_of_a_benchmark_has_its_category) {
         {BENCHMARK("./MMVU2/videos/a/0.mp4", ",\"duration\":\"x\""), NULL},
         {BENCHMARK("./VideoMME/0.mp4", ",\"duration\":null"), NULL},
         {BENCHMARK("./VideoMME/0.mp4", ",\"duration\":\"\""), NULL},
+        {BENCHMARK("img/2D/0.png", ",\"category\":\"Count\""), "Count"},
+        {BENCHMARK("img/2D/0.png", ",\"category\":null"), NULL},
+        {BENCHMARK("./Evaluation/MVBench/star/1.mp4", ",\"category\":\"x\""), "action_antonym"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         SCOPED(struct dataset *, dataset_free) dataset = opened("video-r1", cases[i].record, plain);
@@ -179,24 +186,26 @@ TEST(the_place_in_mvbench_tells_the_task) {
 }
 
 TEST(an_unknown_kind_is_one_quarantined_sample) {
-    struct dataset *dataset = opened("video-r1",
-                                     CHOICE "{\"problem_id\":8,\"problem\":\"?\",\"data_type\":\"audio\","
-                                            "\"problem_type\":\"OCR\",\"path\":\"a.wav\",\"solution\":"
-                                            "\"<answer>x</answer>\"}\n" CHOICE,
-                                     plain);
-    assert_int_equal(dataset_count(dataset), 3);
-    for (size_t i = 0; i < 3; i++) {
-        SCOPED(struct group *, group_free) group = group_at(dataset, i);
-        assert_int_equal(group->quarantine.present, i == 1);
-        assert_int_equal(group->prompt.messages[0].part_count, i == 1 ? 1 : 2);
-        if (i == 1) {
+    static const char *const paths[] = {",\"path\":\"a.wav\"", ",\"path\":\"\"", ""}; // or none
+    for (size_t k = 0; k < sizeof paths / sizeof *paths; k++) {
+        char records[1024];
+        snprintf(records, sizeof records,
+                 CHOICE "{\"problem_id\":8,\"problem\":\"?\",\"data_type\":\"audio\",\"problem_type\":\"OCR\","
+                        "\"solution\":\"<answer>x</answer>\"%s}\n" CHOICE,
+                 paths[k]);
+        SCOPED(struct dataset *, dataset_free) dataset = opened("video-r1", records, plain);
+        assert_int_equal(dataset_count(dataset), 3);
+        for (size_t i = 0; i < 3; i++) {
+            SCOPED(struct group *, group_free) group = group_at(dataset, i);
+            assert_int_equal(group->quarantine.present, i == 1);
+            assert_int_equal(group->prompt.messages[0].part_count, i == 1 ? 1 : 2);
+            if (i != 1) continue;
             assert_string_equal(group->sample_id.data, "8");
             assert_string_equal(group->quarantine.stage.data, "source");
             assert_string_equal(group->quarantine.reason.data, "data_type: 'audio' is not image, video or frame");
             assert_string_equal(group->prompt.problem_type.data, "OCR");
         }
     }
-    dataset_free(&dataset);
 }
 
 // A record of MVBench whose clip is a directory of pictures.
@@ -311,6 +320,30 @@ TEST(groups_keep_the_sections_that_they_are_given) {
     assert_string_equal(group->unknown.first->json.data, "1.0");
 }
 
+TEST(a_sample_may_have_a_number_as_its_id) {
+    static const char *const ids[] = {"\"sample_id\":7", "\"id\":7", "\"id\":8,\"sample_id\":7"};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        char record[512];
+        snprintf(record, sizeof record, "{%s,%s", ids[i], strstr(GROUP, "\"prompt\":"));
+        SCOPED(struct dataset *, dataset_free) dataset = opened("caravan", record, NULL);
+        SCOPED(struct group *, group_free) group = group_at(dataset, 0);
+        assert_string_equal(group->sample_id.data, "7");
+        assert_string_equal(group->id.data, "e0-000000");
+    }
+}
+
+TEST(absolute_paths_of_media_stay) {
+    static const char *const paths[] = {"/a.mp4", "file:///a.mp4", "file://localhost/a.mp4"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        char record[512];
+        snprintf(record, sizeof record, BENCHMARK("%s", ""), paths[i]);
+        SCOPED(struct dataset *, dataset_free)
+        dataset = opened("video-r1", record, (const char *[]){"media_root", unit_directory(), NULL});
+        SCOPED(struct group *, group_free) group = group_at(dataset, 0);
+        assert_string_equal(group->prompt.messages[0].parts[0].video.data, paths[i]);
+    }
+}
+
 TEST(each_epoch_has_an_order_of_its_own) {
     enum { SAMPLES = 50, EPOCHS = 3 };
     SCOPED(struct buf, buf_release) data = {0};
@@ -376,6 +409,18 @@ TEST(a_template_has_a_part_for_each_kind_of_problem) {
     assert_int_equal(prompt_template_render(&template, PROBLEM_REGRESSION, string_of("Q"), &out), DATAERR);
 }
 
+TEST(the_file_of_a_template_is_text) {
+    SCOPED(struct arena, arena_release) arena = {0};
+    const char *path = write_file(&arena, "template", "\xef\xbb\xbf{question}\xc3\xa9!\n");
+    struct dataset *dataset = opened("video-r1", CHOICE, (const char *[]){"template", path, NULL});
+    SCOPED(struct group *, group_free) group = group_at(dataset, 0);
+    assert_string_equal(group->prompt.messages[0].parts[1].text.data, "Which?Options:\nA. x\nB. y\n\xc3\xa9!");
+    dataset_free(&dataset);
+    write_file(&arena, "template", "{question}\xe9");
+    assert_int_equal(open_text(&dataset, "video-r1", CHOICE, (const char *[]){"template", path, NULL}), DATAERR);
+    assert_non_null(strstr(fail_text(), "template: not UTF-8"));
+}
+
 struct mistake {
     const char *format;
     const char *content;
@@ -400,6 +445,7 @@ TEST(a_mistake_is_refused_with_its_line) {
         {"video-r1", "{\"problem_type\":\"OCR\",\"problem\":\"?\",\"path\":\"a\"}", "data_type: missing"},
         {"video-r1", "{\"problem_type\":\"OCR\",\"problem\":\"?\",\"path\":\"a\",\"data_type\":3}",
          "data_type: not a string"},
+        {"video-r1", "{\"problem_type\":\"OCR\",\"problem\":\"?\",\"data_type\":\"image\"}", "path: missing"},
         {"seed-bench-r1", "{\"question\":\"q\"}", "answer: missing"},
         {"seed-bench-r1", "{\"question\":\"q\",\"answer\":\"a\",\"negative_answers\":[\"b\",\"c\"]}",
          "negative_answers: 2"},
@@ -411,6 +457,7 @@ TEST(a_mistake_is_refused_with_its_line) {
         {"video-r1", BENCHMARK("VideoMME/1.mp4", ",\"duration\":[]"), "data.jsonl:1: duration: neither"},
         {"caravan", "{\"id\":\"a\"}", "data.jsonl:1: not a group: prompt: missing"},
         {"caravan", "{\"prompt\":{\"messages\":[],\"solution\":\"\",\"problem_type\":\"x\"}}", "of sample 1"},
+        {"caravan", "{\"sample_id\":true,\"prompt\":{\"messages\":[],\"solution\":\"\"}}", "not a group: sample_id"},
         {"video-r1", "{}\n{}\n{}\n", "data.jsonl: 3 mistakes in 3 samples"},
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
@@ -420,4 +467,139 @@ TEST(a_mistake_is_refused_with_its_line) {
         if (!strstr(fail_text(), mistakes[i].says)) print_error("%s\n", fail_text());
         assert_non_null(strstr(fail_text(), mistakes[i].says));
     }
+}
+
+static struct tokenizer *tokenizer;
+
+static int open_tokenizer(void **state) {
+    (void)state;
+    return tokenizer_open(&tokenizer, "tests/data/tokenizer/plain") == OK ? 0 : -1;
+}
+
+static int close_tokenizer(void **state) {
+    (void)state;
+    tokenizer_free(&tokenizer);
+    return 0;
+}
+
+static status read_record(struct group **out, const char *text, const struct tokenizer *with) {
+    const struct format_options options = {.media_root = "/m", .tokenizer = with};
+    SCOPED(struct arena, arena_release) arena = {0};
+    struct json *record;
+    assert_int_equal(json_parse(&record, &arena, text, strlen(text)), OK);
+    status result = format_read(format_find("sft"), &options, record, (struct record_place){.line = 9}, out);
+    return result;
+}
+
+static void assert_learned(const struct group *group, const char *text, const int *tokens, size_t count) {
+    assert_int_equal(group->completion_count, 1);
+    const struct completion *completion = &group->completions[0];
+    assert_string_equal(completion->text.data, text);
+    assert_string_equal(completion->finish.data, "eos");
+    assert_int_equal(completion->tokens.count, count);
+    for (size_t i = 0; i < count; i++) assert_int_equal(completion->tokens.data[i], tokens[i]);
+    assert_int_equal(group->advantages.count, 1);
+    assert_true(group->advantages.data[0] == 1);
+}
+
+TEST(records_of_seed_bench_r1_become_tokens) {
+    static const int tokens[] = {27, 297, 29,  40, 83,  299, 220, 127, 102, 158, 222, 99, 198, 198, 82,
+                                 78, 272, 297, 29, 198, 27,  296, 29,  33,  272, 296, 29, 422, 198};
+    static const char response[] = "<think>It's \xC3\xA9\xE2\x80\xA6\n\nso</think>\n<answer>B</answer>";
+    SCOPED(struct group *, group_free) group = NULL;
+    assert_int_equal(read_record(&group,
+                                 "{\"sample_id\":\"s1\",\"prompt\":[{\"role\":\"system\",\"content\":\"S\"},"
+                                 "{\"role\":\"user\",\"content\":[{\"type\":\"video\",\"video\":\"a.mp4\",\"fps\":2},"
+                                 "{\"type\":\"image\",\"image\":\"/b.jpg\"},{\"type\":\"text\",\"text\":\"Which?\"}]}],"
+                                 "\"response\":\"<think>It's \\u00e9\\u2026\\n\\nso</think>\\n<answer>B</answer>\"}",
+                                 tokenizer),
+                     OK);
+    assert_learned(group, response, tokens, sizeof tokens / sizeof *tokens);
+    assert_string_equal(group->sample_id.data, "s1");
+    assert_string_equal(group->prompt.solution.data, "<answer>B</answer>");
+    assert_string_equal(group->prompt.problem_type.data, "multiple choice");
+    assert_int_equal(group->prompt.message_count, 2);
+    const struct message *message = &group->prompt.messages[1];
+    assert_int_equal(message->part_count, 3);
+    assert_string_equal(message->parts[0].video.data, "/m/a.mp4");
+    assert_string_equal(message->parts[1].image.data, "/b.jpg");
+    assert_string_equal(message->parts[2].text.data, "Which?");
+}
+
+TEST(records_of_video_r1_become_tokens) {
+    static const int tokens[] = {27, 297, 29, 64, 272, 297, 29, 198, 27, 296, 29, 19, 17, 272, 296, 29, 422, 198};
+    SCOPED(struct group *, group_free) group = NULL;
+    assert_int_equal(read_record(&group,
+                                 "{\"problem_id\":7,\"problem\":\"Which?\",\"data_type\":\"video\",\"problem_type\":"
+                                 "\"numerical\",\"options\":[],\"path\":\"./v/a.mp4\",\"process\":\"<think>a</think>\","
+                                 "\"solution\":\"<answer>42</answer>\"}",
+                                 tokenizer),
+                     OK);
+    assert_learned(group, "<think>a</think>\n<answer>42</answer>", tokens, sizeof tokens / sizeof *tokens);
+    assert_string_equal(group->sample_id.data, "7");
+    assert_string_equal(group->prompt.messages[0].parts[0].video.data, "/m/v/a.mp4");
+    assert_string_equal(group->prompt.solution.data, "<answer>42</answer>");
+    group_free(&group);
+    // A sample that cannot be opened is quarantined as in the layout video-r1, and has nothing to learn.
+    assert_int_equal(read_record(&group,
+                                 "{\"problem\":\"Which?\",\"data_type\":\"sound\",\"problem_type\":\"numerical\","
+                                 "\"path\":\"a\",\"process\":\"p\",\"solution\":\"<answer>42</answer>\"}",
+                                 tokenizer),
+                     OK);
+    assert_true(group->quarantine.present);
+    assert_int_equal(group->completion_count, 0);
+}
+
+TEST(records_without_id_or_answer_are_read) {
+    static const int tokens[] = {33, 198, 422, 198};
+    SCOPED(struct group *, group_free) group = NULL;
+    // A plain string as content, no id, no answer; the response keeps its own newline.
+    static const char odd[] = "{\"prompt\":[{\"role\":\"user\",\"content\":\"Which?\"}],\"response\":\"B\\n\"}";
+    assert_int_equal(read_record(&group, odd, tokenizer), OK);
+    assert_learned(group, "B\n", tokens, 4);
+    assert_string_equal(group->sample_id.data, "9");
+    assert_string_equal(group->prompt.solution.data, "");
+    group_free(&group);
+    assert_int_equal(read_record(&group, odd, NULL), OK);
+    assert_null(group->completions[0].tokens.data);
+    group_free(&group);
+    assert_int_equal(
+        read_record(&group,
+                    "{\"prompt\":[{\"role\":\"user\",\"content\":[]}],\"response\":\"<answer>A</answer> or "
+                    "<answer>B</answer> or <answer>\"}",
+                    NULL),
+        OK);
+    assert_string_equal(group->prompt.solution.data, "");
+}
+
+TEST(mistakes_are_named) {
+    static const struct {
+        const char *record, *said;
+    } cases[] = {
+        {"{\"prompt\":[]}", "neither response nor process, so that nothing is to be learned"},
+        {"{\"response\":\"x\"}", "prompt: missing"},
+        {"{\"prompt\":\"x\",\"response\":\"x\"}", "prompt: not an array of messages"},
+        {"{\"prompt\":[],\"response\":\"x\"}", "prompt: empty"},
+        {"{\"prompt\":[{\"content\":\"x\"}],\"response\":\"x\"}", "not a group: prompt.messages[0].role: missing"},
+        {"{\"prompt\":[{\"role\":\"user\",\"content\":[{\"type\":\"video\"}]}],\"response\":\"x\"}",
+         "not a group: prompt.messages[0].content[0].video: missing"},
+        {"{\"prompt\":[{\"role\":\"user\",\"content\":\"x\"}],\"response\":\"\"}", "response: empty"},
+        {"{\"prompt\":[{\"role\":\"user\",\"content\":\"x\"}],\"response\":7}", "response: not a string"},
+        {"{\"prompt\":[{\"role\":\"user\",\"content\":\"x\"}],\"response\":\"x\",\"sample_id\":[]}",
+         "sample_id: neither a string nor a number"},
+        {"{\"process\":\"\"}", "process: empty"},
+        {"{\"process\":\"x\",\"problem\":\"?\"}", "problem_type: missing"},
+        {"{\"process\":\"x\",\"problem\":\"?\",\"problem_type\":\"OCR\",\"data_type\":\"image\",\"path\":\"a\"}",
+         "solution: missing"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct group *group;
+        assert_int_equal(read_record(&group, cases[i].record, tokenizer), DATAERR);
+        assert_null(group);
+        assert_string_equal(fail_text(), cases[i].said);
+    }
+}
+
+int main(void) {
+    return unit_run(open_tokenizer, close_tokenizer);
 }

@@ -134,6 +134,51 @@ TEST(angles_move_between_steps) {
     assert_int_equal(recorder.recorded, 2);
 }
 
+// ---- groups of many completions ----
+
+enum { MANY = MAX_DECODE_ROWS + 44, MANY_TOKENS = 2 };
+
+struct many_samples {
+    int64_t tokens[MANY][MANY_TOKENS];
+    float logprobs[MANY][MANY_TOKENS];
+};
+
+static void sample_many(struct model *model, struct many_samples *out) {
+    static const int64_t words[] = {5, 6, 7};
+    const struct generate_request request = {.prompt = {words, 3, NULL, 0},
+                                             .count = MANY,
+                                             .temperature = 1.5f,
+                                             .top_p = 1,
+                                             .max_new_tokens = MANY_TOKENS,
+                                             .key = 60};
+    SCOPED(struct generator *, generator_free) generator = NULL;
+    void *tag;
+    int count = 0;
+    memset(out, 0, sizeof *out);
+    MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = MANY_TOKENS}));
+    MUST(generator_add(generator, &request));
+    while (generator_busy(generator)) MUST(generator_step(generator));
+    const struct generated *got = generator_pop(generator, &tag, &count);
+    assert_int_equal(count, MANY);
+    for (int i = 0; i < MANY; i++) {
+        memcpy(out->tokens[i], got[i].tokens, got[i].count * sizeof *got[i].tokens);
+        memcpy(out->logprobs[i], got[i].logprobs, got[i].count * sizeof *got[i].logprobs);
+    }
+}
+
+TEST(a_group_may_have_more_completions_than_a_backend_decodes_side_by_side) {
+    static struct many_samples want, got;
+    SCOPED(struct model_case, case_close) it = case_open("even");
+    SCOPED(struct model *, model_free) model = case_model(&it, &(struct model_options){.precision = "float32"});
+    sample_many(model, &want);
+    recording_backend_enter(model); // which refuses more
+    sample_many(model, &got);
+    assert_memory_equal(&got, &want, sizeof want);
+    // Each completion has chance of its own.
+    assert_memory_not_equal(want.tokens[0], want.tokens[MAX_DECODE_ROWS],
+                            (MANY - MAX_DECODE_ROWS) * sizeof want.tokens[0]);
+}
+
 // ---- the CUDA backend's graphs, on the emulator ----
 
 static struct counted_graphs {

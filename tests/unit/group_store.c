@@ -1,6 +1,7 @@
 // groups.lmdb: sections by the hash of what they were computed from, complete groups by id.
 #include "tests/unit/unit.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -44,6 +45,14 @@ TEST(sections_and_groups_are_saved_and_found) {
     assert_int_equal(save(store, &first, SECTION_REWARD, less), OK);
     assert_int_equal(group_store_get(store, "e0-000001", &back), OK);
     assert_string_equal(back->unknown.first->json.data, "1.50");
+    group_free(&back);
+    // A section that was not usable was computed again, from another file.
+    SCOPED(struct group *, group_free) again = make("e0-000001", ",\"advantages\":[2,-2,0]");
+    assert_int_equal(save(store, &first, SECTION_REWARD, again), OK);
+    assert_int_equal(group_store_find(store, &first, SECTION_REWARD, bare, &found), OK);
+    assert_int_equal(bare->advantages.count, 3);
+    assert_int_equal(group_store_get(store, "e0-000001", &back), OK);
+    assert_int_equal(back->advantages.count, 3);
     group_free(&back);
     assert_int_equal(group_store_get(store, "e0-000002", &back), OK);
     assert_null(back);
@@ -199,6 +208,38 @@ TEST(old_sections_go) {
     assert_int_equal(group_store_prune(store, &(struct group_keep){.steps = 4}, true, &removed, &freed), OK);
     assert_int_equal(removed, 26);
     assert_false(has_section(store, 200, 0) || has_section(store, 1, 29));
+}
+
+// Saves a group of the sample. Returns how many bytes were logged, of which the first are in line[].
+static ssize_t save_of_sample(struct group_store *store, const char *id, const char *sample, char line[512]) {
+    int ends[2], saved = dup(STDERR_FILENO);
+    char more[64];
+    snprintf(more, sizeof more, ",\"sample_id\":\"%s\"", sample);
+    SCOPED(struct group *, group_free) group = make(id, more);
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    assert_int_equal(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+    const status result = save(store, NULL, SECTION_PROMPT, group);
+    assert_int_equal(dup2(saved, STDERR_FILENO), STDERR_FILENO);
+    const ssize_t size = read(ends[0], line, 511);
+    line[size > 0 ? size : 0] = 0;
+    close(ends[0]), close(ends[1]), close(saved);
+    assert_int_equal(result, OK);
+    return size > 0 ? size : 0;
+}
+
+TEST(that_another_samples_group_is_replaced_is_said_once) {
+    char line[512];
+    for (int times = 0; times < 2; times++) {
+        struct group_store *store = open_own("replaced");
+        assert_int_equal(save_of_sample(store, "e0-000201", times ? "b" : "a", line) > 0, times);
+        assert_int_equal(save_of_sample(store, "e0-000201", times ? "b" : "a", line), 0);
+        assert_int_equal(save_of_sample(store, "e0-000202", "a", line), 0);
+        assert_int_equal(save_of_sample(store, "e0-000202", "c", line) > 0, !times);
+        if (!times) assert_non_null(strstr(line, "group e0-000202 of sample c replaces that of another sample"));
+        assert_int_equal(save_of_sample(store, "e0-000202", "d", line), 0);
+        assert_int_equal(save_of_sample(store, "e0-000202", "a", line), 0);
+        group_store_close(&store);
+    }
 }
 
 // ---- summaries

@@ -46,6 +46,12 @@ static void on_request(void *context, struct http_request *request) {
     }
 }
 
+static void on_headers(void *context, struct http_request *request) {
+    (void)context;
+    const char *key = http_find_header(request, "X-Key");
+    if (key && strcmp(key, "right") != 0) http_refuse(request, 401, "%s has a wrong key", request->path);
+}
+
 static void on_ended(void *context, struct http_request *request, bool sent) {
     (void)context;
     ended++;
@@ -60,6 +66,7 @@ static struct http_server *serve(const struct http_options *given) {
     kept = NULL;
     handled = ended = ended_sent = 0;
     options.listen = options.listen ? options.listen : "127.0.0.1:0";
+    options.admit = on_headers;
     options.handle = on_request;
     options.ended = on_ended;
     MUST(http_open(&server, &options));
@@ -238,6 +245,54 @@ TEST(a_body_is_taken_up_to_its_limit) {
     http_close(&server);
 }
 
+TEST(a_step_reads_all_that_has_come) {
+    enum { SIZE = 4 << 20, STEPS = 30 };
+    struct http_server *server = serve(&(struct http_options){.largest_body = SIZE});
+    SCOPED(struct buf, buf_release) text = {0};
+    const int fd = client(server);
+    buf_printf(&text, "POST /x HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", http_address(server), SIZE);
+    const size_t whole = text.size + SIZE;
+    while (text.size < whole) buf_puts(&text, "0123456789abcdef");
+    size_t sent = 0;
+    for (int i = 0; i < STEPS && !handled; i++) { // the client is faster than the server
+        for (ssize_t size = 1; sent < whole && size > 0; sent += size > 0 ? (size_t)size : 0)
+            size = send(fd, text.data + sent, whole - sent, MSG_DONTWAIT);
+        MUST(http_step(server));
+    }
+    assert_int_equal(handled, 1);
+    close(fd);
+    http_close(&server);
+}
+
+TEST(what_has_come_in_time_is_read_before_a_connection_is_closed) {
+    struct http_server *server = serve(&(struct http_options){.timeout = 6});
+    SCOPED(struct buf, buf_release) text = {0}, answer = {0};
+    const int fd = client(server);
+    buf_printf(&text, "GET /page HTTP/1.1\r\nHost: %s\r\n", http_address(server));
+    say(fd, text.data);
+    for (int i = 0; i < 3; i++) step(server);
+    usleep(3300000); // the server has other work
+    say(fd, "Connection: close\r\n");
+    for (int i = 0; i < 3; i++) step(server);
+    say(fd, "\r\n");
+    usleep(3300000);
+    assert_true(hear(server, fd, &answer, NULL));
+    assert_non_null(answer.data);
+    assert_int_equal(code_of(answer.data), 200);
+    close(fd);
+    http_close(&server);
+}
+
+TEST(a_request_may_be_refused_before_its_body_comes) {
+    struct http_server *server = serve(&(struct http_options){.largest_body = 200000});
+    const char *answer = ask(server, "POST /x HTTP/1.1\r\nContent-Length: 200000\r\nX-Key: wrong");
+    assert_int_equal(code_of(answer), 401);
+    assert_true(ends_with(answer, "/x has a wrong key\n"));
+    assert_int_equal(handled + ended, 0);
+    assert_int_equal(code_of(ask(server, "POST /x HTTP/1.1\r\nContent-Length: 0\r\nX-Key: right")), 200);
+    http_close(&server);
+}
+
 TEST(head_and_other_methods_are_answered_as_they_should) {
     struct http_server *server = serve(&(struct http_options){0});
     const char *answer = ask(server, "HEAD /page HTTP/1.1");
@@ -274,6 +329,26 @@ TEST(a_client_that_sends_slowly_is_closed_and_holds_up_nobody) {
     assert_int_equal(handled, 1);
     close(slow);
     close(silent);
+    http_close(&server);
+}
+
+TEST(a_connection_without_a_request_makes_room_before_one_with_half_a_request) {
+    struct http_server *server = serve(&(struct http_options){.timeout = 60, .idle = 1});
+    SCOPED(struct buf, buf_release) text = {0}, answer = {0}, last = {0};
+    const int silent = client(server), answered = client(server), begun = client(server);
+    buf_printf(&text, "GET /page HTTP/1.1\r\nHost: %s\r\n", http_address(server));
+    say(begun, text.data);
+    say(answered, text.data);
+    say(answered, "\r\n");
+    assert_true(hear(server, silent, &answer, NULL)); // closed, and so are kept ones
+    assert_int_equal(answer.size, 0);
+    assert_true(hear(server, answered, &answer, NULL));
+    assert_int_equal(code_of(answer.data), 200);
+    say(begun, "Connection: close\r\n\r\n");
+    assert_true(hear(server, begun, &last, NULL));
+    assert_non_null(last.data);
+    assert_int_equal(code_of(last.data), 200);
+    close(silent), close(answered), close(begun);
     http_close(&server);
 }
 

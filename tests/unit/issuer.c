@@ -15,7 +15,7 @@ struct io_thread {
     int64_t put[SEQS_MAX], policy[SEQS_MAX]; // of each group that was put into the flow: its seq, the version it needs
     size_t put_count;
     struct wire_message last; // strings are not kept
-    char reason[256];
+    char name[16], reason[256];
     int broadcasts, replies;
     int64_t issue, settled;
     bool supervised;
@@ -41,6 +41,7 @@ status io_thread_broadcast(struct io_thread *io, const char *purpose, const stru
     SCOPED(struct buf, buf_release) frame = {0};
     assert_string_equal(purpose, "report");
     assert_int_equal(message_encode(message, &frame), OK); // every string is set
+    snprintf(io->name, sizeof io->name, "%s", message->name ? message->name : "");
     snprintf(io->reason, sizeof io->reason, "%s", message->reason);
     io->last = *message;
     io->broadcasts++;
@@ -294,6 +295,8 @@ TEST(an_older_checkpoint_is_trained_again_with_a_notice) {
     fixture.io.put_count = 0;
     tick(&fixture);
     assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
+    assert_string_equal(fixture.io.name, "source");
+    assert_int_equal(fixture.io.last.replica, 1);
     assert_non_null(strstr(fixture.io.reason, "optim goes back from step 2 to step 1"));
     assert_int_equal(fixture.io.put_count, PER_STEP);
     assert_int_equal(fixture.io.put[0], PER_STEP);
@@ -303,6 +306,7 @@ TEST(an_older_checkpoint_is_trained_again_with_a_notice) {
 TEST(the_end_is_told_once_everything_is_settled) {
     SCOPED(struct fixture, close_issuer) fixture = {0};
     open_issuer(&fixture, 0);
+    assert_int_equal(join(&fixture.node, &supervisor), OK);
     assert_int_equal(join(&fixture.node, &optim), OK);
     assert_int_equal(fixture.io.last.kind, MESSAGE_RUN_INFO);
     assert_int_equal(fixture.io.last.count, TOTAL);
@@ -313,6 +317,7 @@ TEST(the_end_is_told_once_everything_is_settled) {
         assert_int_equal(fixture.io.broadcasts, seq > 8);
         if (seq == 8) {
             tell_quarantined(&fixture, seq);
+            tick(&fixture);
             assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
         } else if (seq == 9) {
             tell(&fixture, (struct wire_message){.kind = MESSAGE_UNUSED, .seq = seq, .id = ""});
@@ -361,6 +366,37 @@ TEST(a_training_ends_when_many_samples_fail_in_a_row) {
     assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
     close_issuer(&fixture);
     total = TOTAL;
+}
+
+// The stages may work before the supervisor answers the source.
+TEST(a_supervisor_that_joins_late_hears_of_each_quarantined_sample) {
+    SCOPED(struct fixture, close_issuer) fixture = {0};
+    open_issuer(&fixture, 0);
+    tell_position(&fixture, 0, 0);
+    quarantine_row(&fixture, 0, 2);
+    assert_int_equal(fixture.io.broadcasts, 0);
+    assert_int_equal(join(&fixture.node, &supervisor), OK);
+    for (int i = 0; i < 2; i++) tick(&fixture); // told once
+    assert_int_equal(fixture.io.broadcasts, 2);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
+    assert_int_equal(fixture.io.last.replica, 0);
+    assert_string_equal(fixture.io.name, "frames");
+    assert_string_equal(fixture.io.reason, "group e0-000001: no such clip");
+}
+
+// QUARANTINED may carry as long a string as the notice, in which more stands before it.
+TEST(a_long_reason_is_cut) {
+    enum { LONGEST = 4000 };
+    char reason[LONGEST + 1];
+    SCOPED(struct fixture, close_issuer) fixture = {0};
+    open_supervised_issuer(&fixture);
+    memset(reason, 'x', LONGEST);
+    reason[LONGEST] = 0;
+    tell(&fixture, (struct wire_message){
+                       .kind = MESSAGE_QUARANTINED, .seq = 0, .id = "e0-000000", .name = "mine", .reason = reason});
+    tick(&fixture);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
+    assert_non_null(strstr(fixture.io.reason, "group e0-000000: xxx"));
 }
 
 TEST(a_group_that_does_not_exist_is_an_error) {

@@ -1,11 +1,15 @@
 // Decoding, sampling and resizing against golden data of the published preprocessing
 // (tests/parity/make_media_golden.py); one way of decoding against another; files that cannot be decoded.
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
+#include "shared/media/decode.h"
 #include "shared/media/media.h"
 #include "tools/demo/clip_writer.h"
 #include "shared/media/resize.h"
@@ -446,8 +450,97 @@ TEST(a_bad_file_is_a_bad_sample) {
     expect_truncated_bad_sample("b-frames.mp4", 0.5, true, "moov atom not found");
     expect_truncated_bad_sample("open.mkv", 0.6, true, "is truncated");
     expect_truncated_bad_sample("full-range.webm", 0.6, true, "is truncated");
+    for (int tenths = 1; tenths < 10; tenths++)
+        expect_truncated_bad_sample("moving.gif", tenths / 10.0, true, "is truncated");
     expect_truncated_bad_sample("photo.jpg", 0.7, false, "is truncated");
     expect_truncated_bad_sample("plain-%03d.png", 0.7, false, "cannot be decoded");
+}
+
+// Cameras append a second picture, or a film.
+TEST(what_follows_a_jpeg_does_not_count) {
+    static const char *const trailers[] = {"\xff\xd9", "a film \xff\xda", "\xff\xd8\xff\xe0 a picture \xff\xd9"};
+    const struct sampling_config sampling = small_sampling();
+    struct frames_view plain, view;
+    char path[300];
+    snprintf(path, sizeof path, "%s/trailed.jpg", unit_directory());
+    assert_int_equal(media_decode(&plain, "tests/data/media/photo.jpg", false, &sampling, NULL), OK);
+    for (size_t i = 0; i < sizeof trailers / sizeof *trailers; i++) {
+        SCOPED(struct buf, buf_release) content = {0};
+        MUST(file_read("tests/data/media/photo.jpg", &content));
+        buf_puts(&content, trailers[i]);
+        MUST(file_write_atomic(path, content.data, content.size));
+        MUST(media_decode(&view, path, false, &sampling, NULL));
+        assert_int_equal(frames_bytes(&view.frames), frames_bytes(&plain.frames));
+        assert_memory_equal(view.frames.pixels, plain.frames.pixels, frames_bytes(&plain.frames));
+        frames_view_release(&view);
+    }
+    frames_view_release(&plain);
+}
+
+// A gray picture of 8 x 8 pixels whose compression is 1, none, and then 6 and 7, JPEG.
+TEST(jpeg_inside_of_tiff_is_refused) {
+    enum { ENTRIES = 9, HEADER = 10, SIZE = HEADER + ENTRIES * 12 + 4, COMPRESSION = HEADER + 3 * 12 + 8 };
+    static const uint16_t tags[ENTRIES][2] = {{256, 8},    {257, 8}, {258, 8}, {259, 1}, {262, 1},
+                                              {273, SIZE}, {277, 1}, {278, 8}, {279, 64}};
+    char path[300], file[SIZE + 64] = {'I', 'I', 42, 0, 8, 0, 0, 0, ENTRIES, 0};
+    const struct sampling_config sampling = small_sampling();
+    struct frames_view view;
+    for (int i = 0; i < ENTRIES; i++) { // a tag, the type of a short number, one of it, the number
+        const char entry[12] = {(char)(tags[i][0] & 255), (char)(tags[i][0] >> 8), 3, 0, 1, 0, 0, 0, (char)tags[i][1]};
+        memcpy(file + HEADER + i * 12, entry, sizeof entry);
+    }
+    memset(file + SIZE, 0x77, 64);
+    snprintf(path, sizeof path, "%s/gray.tif", unit_directory());
+    assert_int_equal(file_write_atomic(path, file, sizeof file), OK);
+    assert_int_equal(media_decode(&view, path, false, &sampling, NULL), OK);
+    assert_int_equal(view.frames.pixels[0], 0x77);
+    frames_view_release(&view);
+    for (char jpeg = 6; jpeg <= 7; jpeg++) {
+        file[COMPRESSION] = jpeg;
+        expect_bad_content(file, sizeof file, false, "JPEG inside of TIFF");
+    }
+}
+
+TEST(a_gif_without_its_trailer_is_whole) {
+    char path[300];
+    SCOPED(struct buf, buf_release) content = {0};
+    struct frames_view whole, view;
+    const struct sampling_config sampling = small_sampling();
+    assert_int_equal(media_decode(&whole, "tests/data/media/moving.gif", true, &sampling, NULL), OK);
+    assert_int_equal(file_read("tests/data/media/moving.gif", &content), OK);
+    snprintf(path, sizeof path, "%s/no-trailer.gif", unit_directory());
+    assert_int_equal(file_write_atomic(path, content.data, content.size - 1), OK);
+    assert_int_equal(media_decode(&view, path, true, &sampling, NULL), OK);
+    assert_int_equal(view.frames.count, whole.frames.count);
+    assert_memory_equal(view.frames.pixels, whole.frames.pixels, frames_bytes(&whole.frames));
+    frames_view_release(&view);
+    frames_view_release(&whole);
+}
+
+TEST(too_few_descriptors_are_no_defect_of_a_sample) {
+    struct sampling_config sampling = small_sampling(), rate = sampling;
+    struct rlimit limit;
+    struct frames_view view;
+    char key[FRAME_KEY_SIZE];
+    const char *dir = make_pictures();
+    rate.frame_rate = 2;
+    assert_int_equal(media_decode(&view, dir, true, &rate, NULL), OK); // opens FFmpeg
+    frames_view_release(&view);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const struct rlimit none = {0, limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const status got[] = {
+        media_decode(&view, "tests/data/media/b-frames.mp4", true, &sampling, NULL),
+        media_decode(&view, "tests/data/media/photo.jpg", false, &sampling, NULL),
+        media_decode(&view, dir, true, &rate, NULL),
+        media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL),
+        media_key(key, dir, true, &rate, NULL),
+    };
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (size_t i = 0; i < sizeof got / sizeof *got; i++) assert_int_equal(got[i], UNAVAILABLE);
+    assert_string_equal(fail_text(), "Too many open files");
+    assert_true(media_error_passes(ESTALE));
+    assert_false(media_error_passes(EIO) || media_error_passes(ENOENT));
 }
 
 // Each refers to a clip that could be decoded, or to the network.
@@ -508,6 +601,24 @@ TEST(the_key_depends_on_content_and_sampling) {
     assert_int_equal(media_key(b, "tests/data/media/turned.mp4", true, &sampling, NULL), OK);
     assert_string_not_equal(a, b);
     assert_int_equal(media_key(b, "/nowhere", true, &sampling, NULL), BAD_SAMPLE);
+}
+
+TEST(the_media_of_a_prompt_are_counted_in_one_pass) {
+    enum { PARTS = 150000 }; // with one pass for each of them it takes half a minute
+    struct group *group = NULL;
+    group_new(&group);
+    struct message *messages = arena_alloc(&group->arena, 2 * sizeof *messages);
+    for (size_t m = 0; m < 2; m++) {
+        messages[m].parts = arena_alloc(&group->arena, PARTS * sizeof *messages[m].parts);
+        messages[m].part_count = PARTS;
+        for (size_t p = 0; p < PARTS; p++) messages[m].parts[p].kind = p % 3 ? PART_IMAGE : PART_TEXT;
+    }
+    group->prompt.messages = messages;
+    group->prompt.message_count = 2;
+    const clock_t start = clock(); // the processor's time: a busy machine may let it wait
+    assert_int_equal(media_part_count(group), 2 * (PARTS / 3 * 2));
+    assert_true(clock() - start < 5 * CLOCKS_PER_SEC);
+    group_free(&group);
 }
 
 TEST(a_contact_sheet_shows_the_frames) {

@@ -388,6 +388,8 @@ TEST(faults_are_told_apart) {
     assert_int_equal(model_accumulate(model, &it.prompt, NULL, 0, &(struct loss_options){0}, 1, &result), BUG);
     SCOPED(struct generator *, generator_free) generator = NULL;
     assert_int_equal(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = 0}), USAGE);
+    const struct generator_options many = {.rows = MAX_GENERATOR_ROWS + 1, .max_new_tokens = 1};
+    assert_int_equal(generator_new(&generator, model, &many), USAGE);
     MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = 4}));
     struct generate_request request = {.prompt = it.prompt, .count = 1, .top_p = 1, .max_new_tokens = 5};
     assert_int_equal(generator_add(generator, &request), USAGE);

@@ -1,5 +1,6 @@
 // Model directories: safetensors files with false headers, configurations in every layout, the table of parameters.
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
@@ -127,6 +128,12 @@ TEST(what_is_written_is_read) {
     assert_int_equal(((const uint16_t *)safetensors_find(store, "a")->data)[2], 7);
     safetensors_close(&store);
     assert_int_equal(safetensors_create(&writer, "/dev/full/x", tensors, 2, true, NULL), UNAVAILABLE);
+    struct stat info;
+    char *pipe = path_join(&arena, dir, "pipe");
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(safetensors_create(&writer, pipe, tensors, 2, true, NULL), UNAVAILABLE);
+    assert_non_null(strstr(fail_text(), "pipe: cannot write: it exists and is not a file"));
+    assert_true(!stat(pipe, &info) && S_ISFIFO(info.st_mode));
     assert_int_equal(safetensors_create(&writer, path, tensors, 2, true, NULL), OK);
     assert_int_equal(safetensors_finish(&writer), BUG);
     assert_null(writer);

@@ -263,7 +263,7 @@ TEST(weights_are_borrowed) {
     borrow();
 }
 
-// The base is each process's own.
+// And their base with them.
 TEST(adapters_are_borrowed) {
     lora = 4;
     borrow();
@@ -271,13 +271,14 @@ TEST(adapters_are_borrowed) {
 }
 
 // Copied weights stay as they are while the lender takes a step.
-TEST(weights_are_copied) {
+static void copy(void) {
     SCOPED(struct lender, lender_release) lender = {0};
     lender_start(&lender, true, false);
     SCOPED(struct model *, model_free) model = borrower_open(&lender, "bfloat16");
     if (!model) return;
     struct answer lent = ask(&lender, LEND);
-    MUST(model_swap(model, lender.policy, 0, lent.policy));
+    const uint64_t initial = lent.policy;
+    MUST(model_swap(model, lender.policy, 0, initial));
     struct scores first = score(model);
     ask(&lender, STEP);
     struct scores again = score(model);
@@ -290,9 +291,23 @@ TEST(weights_are_copied) {
     struct scores published = score_file(&lender, lent.policy);
     assert_true(same(&again, &published) && !same(&again, &first));
     MUST(model_swap(model, lender.file, 2, lent.policy));
-    lender_end(&lender, false); // nothing is borrowed any more
+    lender_end(&lender, false); // nothing is borrowed any more but the base of adapters
     again = score(model);
     assert_true(same(&again, &published));
+    model_return_weights(model);
+    MUST(model_reset(model, initial));
+    again = score(model);
+    assert_true(same(&again, &first));
+}
+
+TEST(weights_are_copied) {
+    copy();
+}
+
+TEST(adapters_are_copied) {
+    lora = 4;
+    copy();
+    lora = 0;
 }
 
 // A model in another precision, and a file that is no page, are refused; the old weights stay.
@@ -322,13 +337,13 @@ TEST(other_weights_are_refused) {
 
 // The lender is killed where the device has room for it, for its borrowers, and for one copy of the weights more, as
 // 141 GB have for a model of 7B. The next lender finds room when the borrowers have given back what they had borrowed.
-TEST(a_killed_lenders_memory_is_returned) {
+// With adapters there is no room for a second base at any time.
+static void kill_lender(void) {
     struct lender lender, next;
     struct stat taken;
-    char peak[sizeof memory_dir + 8];
+    char peak[sizeof memory_dir + 8], own[sizeof memory_dir + 24];
     if (getenv("MODEL_DEVICE")) return; // a GPU's memory is not this test's to fill
     snprintf(peak, sizeof peak, "%s/peak", memory_dir);
-    assert_true(!truncate(peak, 0) || errno == ENOENT); // earlier tests
     lender_start(&lender, false, false);
     lender_start(&next, false, true);
     struct model *policy = borrower_open(&lender, "bfloat16"), *reference;
@@ -341,14 +356,21 @@ TEST(a_killed_lenders_memory_is_returned) {
     uint64_t initial;
     MUST(model_hash(policy, &initial));
     struct scores first = score(policy);
-    reference = case_model(
-        &lender.it, &(struct model_options){.device = shared_device(), .precision = "bfloat16", .no_weights = true});
+    model_free(&policy);
     struct answer lent = ask(&lender, LEND);
+    assert_true(!truncate(peak, 0) || errno == ENOENT); // from here on no process has weights of its own
+    const struct model_options options = {
+        .device = shared_device(), .precision = "bfloat16", .no_weights = true, .lora = lora, .lora_alpha = 16};
+    policy = case_model(&lender.it, &options);
+    reference = case_model(&lender.it, &options);
     MUST(model_swap(policy, lender.policy, 0, lent.policy));
     MUST(model_swap(reference, lender.reference, 0, lent.reference));
     assert_int_equal(stat(peak, &taken), 0);
-    const size_t copy = (size_t)model_get_info(policy)->parameter_count * 2;
-    const size_t capacity = (size_t)taken.st_size + copy;
+    const size_t all = (size_t)model_get_info(policy)->parameter_count * 2;
+    const size_t capacity = (size_t)taken.st_size + (lora ? 0 : all);
+    snprintf(own, sizeof own, "%s/process-%d", memory_dir, (int)getpid());
+    assert_int_equal(stat(own, &taken), 0);
+    assert_true((size_t)taken.st_size < all / 4); // they have neither weights nor a base
     lender_end(&lender, true);
     assert_false(open_with_memory(&next, capacity)); // two copies of the weights are still mapped
     model_return_weights(policy);
@@ -371,6 +393,16 @@ TEST(a_killed_lenders_memory_is_returned) {
     lender_end(&next, false);
     lender_release(&lender);
     lender_release(&next);
+}
+
+TEST(a_killed_lenders_memory_is_returned) {
+    kill_lender();
+}
+
+TEST(a_killed_lenders_base_is_returned) {
+    lora = 4;
+    kill_lender();
+    lora = 0;
 }
 
 int main(int count, char **arguments) {

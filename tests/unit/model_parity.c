@@ -181,21 +181,26 @@ static void greedy_tokens(const char *precision) {
         SCOPED(struct model *, model_free) model = scoring_model(it, precision);
         SCOPED(struct generator *, generator_free) generator = NULL;
         MUST(generator_new(&generator, model, &(struct generator_options){.rows = 3, .max_new_tokens = 12}));
-        MUST(generator_add(
-            generator,
-            &(struct generate_request){
-                .prompt = it->prompt, .count = 2, .temperature = 0, .top_p = 1, .max_new_tokens = 12, .key = 1}));
-        while (generator_busy(generator)) MUST(generator_step(generator));
-        void *tag = NULL;
-        int count = 0;
-        const struct generated *got = generator_pop(generator, &tag, &count);
-        assert_int_equal(count, 2);
-        size_t wanted = 0;
-        int64_t *tokens = case_tokens(it, key_of(it->golden, "greedy"), &wanted);
-        for (int i = 0; i < 2; i++) {
-            assert_int_equal(got[i].count, wanted);
-            assert_memory_equal(got[i].tokens, tokens, wanted * sizeof *tokens);
-            assert_int_equal(got[i].ended, tokens[wanted - 1] < 2);
+        for (int tiny = 0; tiny < 2; tiny++) { // a temperature so low that its inverse is infinite is greedy, too
+            const struct generate_request request = {.prompt = it->prompt,
+                                                     .count = 2,
+                                                     .temperature = tiny ? 1e-40f : 0,
+                                                     .top_p = 1,
+                                                     .max_new_tokens = 12,
+                                                     .key = 1};
+            MUST(generator_add(generator, &request));
+            while (generator_busy(generator)) MUST(generator_step(generator));
+            void *tag = NULL;
+            int count = 0;
+            const struct generated *got = generator_pop(generator, &tag, &count);
+            assert_int_equal(count, 2);
+            size_t wanted = 0;
+            int64_t *tokens = case_tokens(it, key_of(it->golden, "greedy"), &wanted);
+            for (int i = 0; i < 2; i++) {
+                assert_int_equal(got[i].count, wanted);
+                assert_memory_equal(got[i].tokens, tokens, wanted * sizeof *tokens);
+                assert_int_equal(got[i].ended, tokens[wanted - 1] < 2);
+            }
         }
     }
 }

@@ -412,6 +412,23 @@ static status join_with_no_model(const struct optim_options *options, struct ran
     return orders_follow(&other, ranks);
 }
 
+// The same weights in a file of another name.
+static status join_with_another_file(const struct optim_options *options, struct ranks *ranks) {
+    static const char index[] = "{\"weight_map\": {\"model.embed_tokens.weight\": \"weights.safetensors\"}}";
+    SCOPED(struct arena, arena_release) arena = {0};
+    struct optim_options other = *options;
+    other.model.dir = unit_new_directory();
+    static const char *const names[][2] = {{"config.json", "config.json"},
+                                           {"model.safetensors", "weights.safetensors"}};
+    for (int i = 0; i < 2; i++) {
+        SCOPED(struct buf, buf_release) file = {0};
+        TRY(file_read(path_join(&arena, options->model.dir, names[i][0]), &file));
+        TRY(file_write_atomic(path_join(&arena, other.model.dir, names[i][1]), file.data, file.size));
+    }
+    TRY(file_write_atomic(path_join(&arena, other.model.dir, "model.safetensors.index.json"), index, strlen(index)));
+    return orders_follow(&other, ranks);
+}
+
 TEST(the_failure_of_a_rank_ends_the_leader_with_a_line_that_names_it) {
     const struct training training = training_make("even", "float32", 1, false);
     static const struct {
@@ -424,6 +441,7 @@ TEST(the_failure_of_a_rank_ends_the_leader_with_a_line_that_names_it) {
         {join_with_another_precision, USAGE,
          "rank 1 computes in bfloat16, rank 0 computes in float32: their bits differ"},
         {join_with_another_model, DATAERR, "rank 1 has a model with other weights (hash "},
+        {join_with_another_file, DATAERR, "rank 1 has a model with the same weights in other files than rank 0"},
         {join_with_no_model, DATAERR, "rank 1 has failed: /nowhere"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -482,7 +500,7 @@ TEST(ranks_whose_weights_differ_end_and_write_no_checkpoint) {
 
 // ---- orders ----
 
-enum { TURN = 1, STEP, EMA, SAVE, SAVE_STATE, LOAD, END_ORDER };
+enum { TURN = 1, STEP, EMA, SAVE, SAVE_STATE, LOAD, LEND, END_ORDER };
 
 struct wrong_order {
     uint64_t kind, bytes, sources;
@@ -498,7 +516,7 @@ static status send_wrong_order(const struct optim_options *options, struct ranks
     SCOPED(struct model_case, case_close) it = case_open("even");
     SCOPED(struct buf, buf_release) body = {0};
     struct train_completion completions[COMPLETIONS];
-    uint64_t words[11] = {wrong->kind, wrong->bytes, wrong->sources};
+    uint64_t words[13] = {wrong->kind, wrong->bytes, wrong->sources};
     char both[2] = {0};
     struct rank_exchange *exchange;
     TRY(orders_open_model(&model, options, ranks));
@@ -531,7 +549,7 @@ static void *send_run(void *argument) {
 TEST(a_damaged_order_is_refused_in_one_line) {
     static const struct wrong_order cases[] = {
         {0, 0, 0, 0, "an unknown order, 0"},
-        {8, 0, 0, 0, "an unknown order, 8"},
+        {9, 0, 0, 0, "an unknown order, 9"},
         {1ULL << 40, 0, 0, 0, "an unknown order, 1099511627776"},
         {TURN, 0, 0, 0, "an order for 0 ranks, but there are 2"},
         {TURN, 8, 3, 0, "an order for 3 ranks, but there are 2"},
@@ -543,7 +561,8 @@ TEST(a_damaged_order_is_refused_in_one_line) {
         {SAVE, 0, 0, 0, "an order, 4, with 0 bytes"},
         {SAVE_STATE, 0, 0, 0, "an order, 5, with 0 bytes"},
         {LOAD, 0, 0, 0, "an order, 6, with 0 bytes"},
-        {END_ORDER, 8, 0, 0, "an order, 7, with 8 bytes"},
+        {LEND, 0, 0, 0, "an order, 7, with 0 bytes"},
+        {END_ORDER, 8, 0, 0, "an order, 8, with 8 bytes"},
         {TURN, 0, 2, 1, "is cut short"},
         {TURN, 0, 2, 200, "is cut short"},
     };

@@ -64,6 +64,17 @@ TEST(a_cluster_is_read_and_written_back) {
     assert_string_equal(again.data, text.data);
 }
 
+TEST(an_address_is_a_name_or_a_number) {
+    static const char *const addresses[] = {"gpu1",    "gpu-1.example.org", "10.0.0.1",
+                                            "\"::1\"", "\"2001:db8::7\"",   "\"fe80::1%eth0\""};
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        SCOPED(struct buf, buf_release) text = {0};
+        buf_printf(&text, HEAD "  - rollout: {}\nmachines: {a: {address: %s}}\n", addresses[i]);
+        SCOPED(struct pipeline *, pipeline_free) pipeline = parse_good(text.data, NULL, 0);
+        assert_non_null(pipeline->machines[0].address);
+    }
+}
+
 // The spellings of `on` mean the same machines in the same order.
 TEST(the_spellings_of_on_mean_the_same_machines) {
     static const struct {
@@ -93,6 +104,23 @@ TEST(the_spellings_of_on_mean_the_same_machines) {
     assert_int_equal(pipeline->stages[1].machines[1], 0);
 }
 
+// Where a file has several machines, each needs what its own stages name; which those are is known later.
+TEST(a_file_of_several_machines_may_name_what_is_not_here) {
+#define MISSING                                                                                                        \
+    "run: /r\nmodel: /none\nstages:\n  - source: {data: /none/a}\n  - mine: {program: /none/b}\n  - rollout: {}\n"
+    struct pipeline *none;
+    SCOPED(struct buf, buf_release) mistakes = {0};
+    SCOPED(struct pipeline *, pipeline_free)
+    pipeline = parse_good(MISSING "machines: {a: {address: a}, b: {address: b}}\n", NULL, 0);
+    assert_string_equal(pipeline_value(&pipeline->stages[0], "data"), "/none/a");
+    assert_string_equal(pipeline->stages[1].program, "/none/b");
+    assert_int_equal(parse(&none, MISSING "machines: {a: {address: a}}\n", NULL, 0, &mistakes), DATAERR);
+    assert_non_null(strstr(mistakes.data, ":2:8: pipeline: model: /none: No such file"));
+    assert_non_null(strstr(mistakes.data, ":4:20: source: data: /none/a: No such file"));
+    assert_non_null(strstr(mistakes.data, ":5:21: mine: program: /none/b: No such file"));
+#undef MISSING
+}
+
 TEST(ports_depend_on_no_other_stage) {
     static const char *const sets[] = {"frames.replicas=64", "rollout.on=gpu01"};
     SCOPED(struct buf, buf_release) text = {0};
@@ -117,11 +145,41 @@ TEST(ports_depend_on_no_other_stage) {
                           NULL, 0);
 }
 
+// Rank 0 has a port for the flow, and each rank one for the others where they are on several machines.
+TEST(ranks_have_ports_of_their_own) {
+    static const struct {
+        const char *on, *a, *b, *c;
+        int ranks;
+    } cases[] = {{"a", "5600, 5664, 5728, 5792, 5856, 5920\n", "5600\n", "5600\n", 3},
+                 {"[b, a]", "5600, 5664, 5728, 5792, 5856, 5921-5923\n", "5600, 5920-5923\n", "5600\n", 6}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        SCOPED(struct buf, buf_release) text = {0}, out = {0};
+        SCOPED(struct arena, arena_release) arena = {0};
+        buf_printf(&text,
+                   HEAD "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n  - optim: {ranks: 3, on: %s}\n"
+                        "machines: {a: {address: a}, b: {address: b}, c: {address: c}}\n",
+                   cases[i].on);
+        SCOPED(struct pipeline *, pipeline_free) pipeline = parse_good(text.data, NULL, 0);
+        assert_int_equal(pipeline_stage_ranks(pipeline_optim(pipeline)), cases[i].ranks);
+        pipeline_ports_text(pipeline, &out);
+        assert_string_equal(out.data, arena_printf(&arena,
+                                                   "machine  address  TCP ports\na        a        %sb        b        "
+                                                   "%sc        c        %s",
+                                                   cases[i].a, cases[i].b, cases[i].c));
+    }
+}
+
 TEST(a_mistake_has_its_place) {
 #define MACHINES "machines: {a: {address: a}, b: {address: b}}\n"
     static const struct {
         const char *text, *said;
     } cases[] = {
+        {HEAD "  - rollout: {}\nmachines: {a: {address: 10.0.0.1:5600}}\n",
+         ":6:25: a: address: '10.0.0.1:5600' is no host name and no IP address; a port is the key `port`"},
+        {HEAD "  - rollout: {}\nmachines: {a: {address: tcp://a}}\n", ":6:25: a: address: 'tcp://a' is no host name"},
+        {HEAD "  - rollout: {}\nmachines: {a: {address: me@a}}\n", ":6:25: a: address: 'me@a' is no host name"},
+        {HEAD "  - rollout: {}\nmachines: {a: {address: a b}}\n", ":6:25: a: address: 'a b' is no host name"},
+        {HEAD "  - rollout: {}\nmachines: {a: {address: \"[::1]\"}}\n", ":6:25: a: address: '[::1]' is no host name"},
         {HEAD "  - frames: {on: [a, c1]}\n  - rollout: {}\n" MACHINES, ":5:22: frames: on: no machine is named c1"},
         {HEAD "  - frames:\n      on:\n        - a\n        - a\n  - rollout: {}\n" MACHINES,
          ":8:11: frames: on: a is named twice"},
@@ -136,8 +194,11 @@ TEST(a_mistake_has_its_place) {
          ":5:18: frames: on: 'a[1-': a bracket is not closed"},
         {HEAD "  - frames: {fps: [1]}\n  - rollout: {}\n" MACHINES, ":5:19: fps: expected a value, not an array"},
         {HEAD "  - rollout: {on: [a, b]}\n" MACHINES, ":5:19: rollout: on: the last stage runs on one machine"},
-        {HEAD "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n  - optim: {on: [a, b]}\n" MACHINES,
-         ":8:17: optim: on: it runs on one machine, and so do all its ranks"},
+        {"run: /r\nmodel: /\nstages:\n  - source: {data: /dev/null, on: [a, b]}\n  - rollout: {}\n" MACHINES,
+         ":4:35: source: on: it runs on one machine"},
+        {HEAD "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n  - optim: {on: [a, b], ranks: 64}\n" MACHINES,
+         ":8:32: optim: ranks: 64 is out of range: 1 to 63 where they run on several machines"},
+        {HEAD "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n  - optim: {on: a, ranks: 64}\n" MACHINES, ""},
         {HEAD "  - frames: {replicas: 65}\n  - rollout: {}\n" MACHINES,
          ":5:24: frames: replicas: 65 is out of range: 1 to 64 where the file has several machines"},
         {HEAD "  - rollout: {}\n" MACHINES "machine_groups: {a: b}\n",

@@ -10,16 +10,17 @@
 #include "shared/wire/transport.h"
 #include "tools/run/processes.h"
 
-// Returns the value of --device in a command line, "" for none.
-static const char *device_of(const struct process *process) {
-    static const char option[] = "--device=";
+// Returns the value of an option in a command line, "" for none.
+static const char *value_of(const struct process *process, const char *option) {
     for (char **word = process->argv; *word; word++)
         if (!strncmp(*word, option, strlen(option))) return *word + strlen(option);
     return "";
 }
 
-// Rollout's replicas on a machine (NULL: there is only one) must have these devices, with a space behind each.
-static void check_devices(const char *options, const char *machine, const char *want) {
+// Rollout's replicas on a machine (NULL: there is only one) must have these values of an option ("--device="), with a
+// space behind each.
+static void check_values(const char *source, const char *options, const char *machine, const char *option,
+                         const char *want) {
     const char *dir = unit_new_directory();
     char nodes[64], text[1024], key[64];
     SCOPED(struct pipeline *, pipeline_free) pipeline = NULL;
@@ -34,9 +35,9 @@ static void check_devices(const char *options, const char *machine, const char *
     assert_int_equal(wire_key_write(&keys, key), OK);
     const char *const known = keys.public; // both machines have one key
     int size = snprintf(text, sizeof text,
-                        "run: %s\nmodel: /\nstages:\n  - source: {data: /dev/null}\n  - frames: {}\n"
+                        "run: %s\nmodel: /\nstages:\n  - source: {data: /dev/null%s}\n  - frames: {}\n"
                         "  - rollout: {%s}\n  - refscore: {}\n  - reward: {}\n  - optim: {device: cpu}\n",
-                        dir, options);
+                        dir, source, options);
     if (machine)
         size += snprintf(
             text + size, sizeof text - (size_t)size,
@@ -48,9 +49,13 @@ static void check_devices(const char *options, const char *machine, const char *
     assert_int_equal(processes_init(&processes, &deployment), OK);
     for (size_t i = 0; i < processes.count; i++)
         if (!strcmp(processes.list[i].replica->stage->name, "rollout"))
-            buf_printf(&got, "%s ", device_of(&processes.list[i]));
+            buf_printf(&got, "%s ", value_of(&processes.list[i], option));
     assert_string_equal(got.data, want);
     deployment_release(&deployment);
+}
+
+static void check_devices(const char *options, const char *machine, const char *want) {
+    check_values("", options, machine, "--device=", want);
 }
 
 TEST(replicas_take_the_gpus_of_the_list) {
@@ -64,6 +69,15 @@ TEST(replicas_take_the_gpus_of_the_list) {
 TEST(each_machine_begins_anew) {
     check_devices("replicas: 2, device: 'cuda:[0-2]', on: [a, b]", "a", "cuda:0 cuda:1 ");
     check_devices("replicas: 2, device: 'cuda:[0-2]', on: [a, b]", "b", "cuda:0 cuda:1 ");
+}
+
+// A machine that is sent frames needs no media.
+TEST(the_media_of_the_source_may_be_missing_elsewhere) {
+    static const char option[] = "--media_root=";
+    check_values(", media_root: /none", "on: [a, b]", "a", option, "/none ");
+    check_values(", media_root: /none", "on: [a, b]", "b", option, " ");
+    check_values(", media_root: /dev", "on: b", "b", option, "/dev ");
+    check_values(", media_root: /none", "on: b, media_root: /other", "b", option, "/other ");
 }
 
 // ---- what follows when a process ends ----
@@ -187,7 +201,7 @@ struct ranked {
     struct processes processes;
     struct process *ranks; // three
     char shell[8], option[4], commands[3][64];
-    char *argv[3][5];
+    char *argv[3][4];
     const char *how;
 };
 
@@ -213,11 +227,8 @@ static void ranked_open(struct ranked *ranked, const char *first, const char *se
     ranked->ranks = &processes->list[5];
     for (int i = 0; i < 5; i++) processes->list[i].start_after = INFINITY;
     for (int rank = 0; rank < 3; rank++) {
-        char **argv = ranked->ranks[rank].argv;
-        while (argv[1]) argv++;
-        assert_ptr_equal(*argv, ranked->ranks[rank].start); // the last argument
         snprintf(ranked->commands[rank], sizeof *ranked->commands, "%s", commands[rank]);
-        char *const own[] = {ranked->shell, ranked->option, ranked->commands[rank], ranked->ranks[rank].start, NULL};
+        char *const own[] = {ranked->shell, ranked->option, ranked->commands[rank], NULL};
         memcpy(ranked->argv[rank], own, sizeof own);
         free(ranked->ranks[rank].argv);
         ranked->ranks[rank].argv = ranked->argv[rank];
@@ -239,29 +250,23 @@ static int ranked_reap(struct ranked *ranked, double now, status *result) {
     return (int)(ended - ranked->ranks);
 }
 
-static int64_t ranked_start_of(const struct ranked *ranked, int rank) {
-    static const char option[] = "--start=";
-    assert_memory_equal(ranked->ranks[rank].start, option, strlen(option));
-    return strtoll(ranked->ranks[rank].start + strlen(option), NULL, 10);
-}
-
 TEST(the_end_of_a_rank_is_the_end_of_all_and_counts_once) {
     enum { KILLS = 15 };
     SCOPED(struct ranked, ranked_close) ranked = {0};
-    int64_t before = 0;
     double now = 0;
     ranked_open(&ranked, "sleep 100", "kill -9 $$", "sleep 100");
     for (int kill = 1; kill <= KILLS; kill++) {
         status result = OK;
         assert_int_equal(processes_start(&ranked.processes, now), OK);
-        assert_true(ranked_start_of(&ranked, 0) > before);
-        before = ranked_start_of(&ranked, 0);
-        for (int rank = 1; rank < 3; rank++) assert_int_equal(ranked_start_of(&ranked, rank), before);
         assert_int_equal(ranked_reap(&ranked, now, &result), 1);
         assert_int_equal(result, kill < KILLS ? OK : UNAVAILABLE);
         assert_non_null(ranked.how);
         assert_true(ranked.ranks[1].failed);
-        processes_end_ranks(&ranked.processes, &ranked.ranks[1]);
+        const struct process *ended = &ranked.ranks[1];
+        // Those that were started later stay.
+        assert_int_equal(processes_end_ranks(&ranked.processes, ended->replica->stage, now - 1, 0), 0);
+        assert_int_equal(processes_end_ranks(&ranked.processes, ended->replica->stage, INFINITY, ended->start_after),
+                         2);
         for (int others = 0; others < 2; others++) { // they were killed, and nobody hears of it
             assert_true(ranked_reap(&ranked, now, &result) != 1);
             assert_int_equal(result, OK);
@@ -290,14 +295,31 @@ TEST(failures_of_different_ranks_are_counted_together) {
         assert_int_equal(result, OK);
         assert_int_equal(processes_start(&ranked.processes, now), OK);
         assert_int_equal(ranked_reap(&ranked, now, &result), turn % 3);
-        processes_end_ranks(&ranked.processes, &ranked.ranks[turn % 3]);
         now = ranked.ranks[turn % 3].start_after;
+        processes_end_ranks(&ranked.processes, ranked.ranks->replica->stage, INFINITY, now);
         for (int others = 0; others < 2; others++) {
             status of_other;
             (void)ranked_reap(&ranked, now, &of_other);
         }
     }
     assert_int_equal(result, UNAVAILABLE);
+}
+
+TEST(a_rank_that_ends_well_has_not_failed) {
+    SCOPED(struct ranked, ranked_close) ranked = {0};
+    status result = OK;
+    double now = 0;
+    ranked_open(&ranked, "sleep 100", "sleep 100", "true");
+    for (int turn = 0; turn < 20; turn++) {
+        assert_int_equal(processes_start(&ranked.processes, now), OK);
+        assert_int_equal(ranked_reap(&ranked, now, &result), 2);
+        assert_int_equal(result, OK);
+        assert_string_equal(ranked.how, "ended as it was asked to; starting it again");
+        now = ranked.ranks[2].start_after;
+    }
+    assert_int_equal(ranked.ranks[0].failures, 0);
+    processes_end_ranks(&ranked.processes, ranked.ranks->replica->stage, INFINITY, now);
+    for (int others = 0; others < 2; others++) (void)ranked_reap(&ranked, now, &result);
 }
 
 // A rank that follows hears of its supervisor and of the ranks; the others hear of it in nothing but these.
@@ -315,7 +337,7 @@ TEST(ranks_know_each_other_and_the_flow_knows_the_first) {
         snprintf(path, sizeof path, "%s/nodes/%s", ranked.dir, cases[i].name);
         assert_int_equal(node_config_read(&config, path), OK);
         assert_int_equal(config.rank_count, cases[i].ranks);
-        if (config.rank_count) assert_non_null(strstr(config.ranks[2], "/sockets/optim-3.ranks"));
+        if (config.rank_count) assert_non_null(strstr(config.ranks[2].address, "/sockets/optim-3.ranks"));
         assert_int_equal(*config.from != 0, cases[i].flows);
         assert_int_equal(config.last, !strcmp(cases[i].name, "optim"));
         int optims = 0, supervisors = 0;

@@ -18,6 +18,7 @@ struct training {
     struct model_case it;
     struct model_options options;
     int parts, steps; // of a group; of the optimizer
+    bool linked;      // tensors go from GPU to GPU
 };
 
 struct rank;
@@ -27,6 +28,7 @@ struct job {
     const struct training *training;
     int ranks, end;        // until so many steps are done
     const char *from, *to; // directories of a training state, NULL: none, and of a checkpoint
+    const int *partner;    // of struct ranks
     status (*run)(struct rank *rank, struct model *model); // something else to do; NULL: the steps
 };
 
@@ -85,7 +87,8 @@ static status rank_train(struct rank *rank, struct model *model) {
     const struct job *job = rank->job;
     const int leaves = GROUPS * job->training->parts;
     SCOPED(struct arena, arena_release) arena = {0};
-    if (job->from) TRY(model_load_state(model, job->from));
+    const bool away = job->partner && job->partner[rank->own] != rank->own; // the leader's directories are not there
+    if (job->from) TRY(model_load_state(model, away ? "/dev/null/from" : job->from));
     for (int step = (int)model_version(model); step < job->end; step++) {
         for (int first = 0; first < leaves; first += job->ranks) {
             const int left = leaves - first, leaf = first + rank->own;
@@ -95,8 +98,8 @@ static status rank_train(struct rank *rank, struct model *model) {
         TRY(model_step(model, &rates, &rank->norms[step]));
         if (step % 2) TRY(model_update_ema(model, 0.75));
     }
-    TRY(model_save(model, job->to));
-    TRY(model_save_state(model, job->to));
+    TRY(model_save(model, away ? "/dev/null/to" : job->to));
+    TRY(model_save_state(model, away ? "/dev/null/to" : job->to));
     const char *file = arena_printf(&arena, "%s/reference-%d", unit_directory(), rank->own);
     TRY(model_publish(model, true, file, &rank->reference));
     return model_hash(model, &rank->hash);
@@ -109,6 +112,8 @@ static void *rank_run(void *argument) {
     struct model *model = NULL;
     options.ranks = rank->ranks;
     rank->result = model_open(&model, rank->job->training->it.dir, &options);
+    if (rank->result == OK && (model->trainer.devices != NULL) != (rank->ranks && rank->job->training->linked))
+        rank->result = fail(BUG, "tensors go another way");
     if (rank->result == OK) rank->result = run(rank, model);
     if (rank->result != OK) snprintf(rank->text, sizeof rank->text, "%s", fail_text());
     model_free(&model);
@@ -121,6 +126,7 @@ static void job_try(const struct job *job, struct rank *out) {
     if (job->ranks > 1) ranks_memory_open(job->ranks, ranks);
     for (int r = 0; r < job->ranks; r++) {
         out[r] = (struct rank){.job = job, .own = r, .ranks = ranks[r]};
+        if (ranks[r]) ranks[r]->partner = job->partner;
         assert_int_equal(pthread_create(&out[r].thread, NULL, rank_run, &out[r]), 0);
     }
     for (int r = 0; r < job->ranks; r++) pthread_join(out[r].thread, NULL);
@@ -209,11 +215,71 @@ TEST(any_number_of_ranks_trains_adapters_to_the_same_bytes) {
     }
 }
 
+// Ranks of other machines give what they have to partners, and get it from there.
+TEST(ranks_that_do_not_reach_the_files_save_and_load_the_same_bytes) {
+    static const int partners[][4] = {{0, 0}, {0, 1, 0}, {0, 0, 0}, {0, 1, 0, 1}, {0, 1, 2, 1}};
+    static const int counts[] = {2, 3, 3, 4, 4};
+    for (int half = 0; half < 4; half++) {
+        SCOPED(struct training, training_close)
+        training = training_open(half < 2 ? "even" : "pairs", "cpu", half % 2 ? "bfloat16" : "float32", half < 3, 1, 2);
+        struct rank one, many[MOST_RANKS];
+        if (half == 3) training.options.lora = 3;
+        if (half == 3) training.options.lora_alpha = 6;
+        struct job job = {&training, 1, 1, .to = unit_new_directory()};
+        job_run(&job, &one);
+        const char *middle = job.to;
+        job = (struct job){&training, 1, 2, .to = unit_new_directory()};
+        job_run(&job, &one);
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            for (int from = 0; from < 2; from++) {
+                struct job other = {&training,   counts[i],  2, from ? middle : NULL, unit_new_directory(),
+                                    partners[i], .run = NULL};
+                job_run(&other, many);
+                expect_same_files(&training.it.arena, job.to, other.to);
+                for (int r = 0; r < counts[i]; r++) assert_true(many[r].hash == one.hash);
+            }
+        }
+    }
+}
+
+// Rank 0 finds no directory to write to and to read from, or rank 1 cannot write, and rank 2, which has partners,
+// hears of it; then all go on.
+static status rank_save_away(struct rank *rank, struct model *model) {
+    const char *nowhere = "/dev/null/nowhere";
+    if (model_save_state(model, nowhere) != UNAVAILABLE) return fail(BUG, "saved to nowhere: %s", fail_text());
+    if (model_load_state(model, nowhere) != DATAERR) return fail(BUG, "loaded from nowhere: %s", fail_text());
+    if (rank->own && !strstr(fail_text(), "rank 0")) return fail(BUG, "no rank is named: %s", fail_text());
+    return rank_train(rank, model);
+}
+
+TEST(ranks_go_on_when_their_partner_could_not_save_or_load) {
+    static const int partner[] = {0, 0, 0};
+    SCOPED(struct training, training_close) training = training_open("even", "cpu", "bfloat16", true, 1, 2);
+    struct rank one, three[3];
+    struct job job = {&training, 1, 2, .to = unit_new_directory()};
+    job_run(&job, &one);
+    struct job other = {&training, 3, 2, NULL, unit_new_directory(), partner, rank_save_away};
+    job_run(&other, three);
+    expect_same_files(&training.it.arena, job.to, other.to);
+}
+
+// Through the hosts; then from GPU to GPU, as late and in any order between pairs. Two and three ranks load and go on.
 TEST(ranks_on_gpus_train_to_the_same_bytes) {
-    static const int counts[] = {2, 4, 0};
+    static const int counts[] = {4, 0};
+    const char *dir = getenv("CARAVAN_LIB");
     if (!EMULATOR_IS_FAST || !case_emulator()) return;
-    SCOPED(struct training, training_close) training = training_open("even", "emulated", "bfloat16", true, 1, 2);
-    expect_same_training(&training, counts);
+    for (int linked = 0; linked < 3; linked++) {
+        SCOPED(struct training, training_close)
+        training = training_open("even", linked == 2 ? "emulated:1" : "emulated", "bfloat16", true, 1, 2);
+        const char *plugin = arena_printf(&training.it.arena, "%s/libcaravan-emulated.so", dir ? dir : ".");
+        setenv("CARAVAN_NCCL", linked ? plugin : "none", 1);
+        setenv("CARAVAN_EMULATED_NCCL", "delay=4", 1);
+        training.linked = linked;
+        if (linked == 2) training.options.lora = 3;
+        if (linked == 2) training.options.lora_alpha = 6;
+        if (linked == 2) training.options.train_vision = false;
+        expect_same_training(&training, linked == 1 ? counts : &counts[1]);
+    }
 }
 
 // One turn of all ranks. What a rank owns of its own leaf stays where it is.
@@ -221,6 +287,7 @@ static status rank_send(struct rank *rank, struct model *model) {
     const struct parameter_table *table = &model->weights->base.table;
     const uint64_t others = (uint64_t)rank->job->ranks - 1;
     uint64_t expected = others; // a byte to each says what the leaf has
+    const uint64_t before = rank->ranks->sent;
     TRY(model_turn(model, rank->job->ranks));
     TRY(leaf_accumulate(rank->job->training, model, 0, 0));
     for (size_t i = 0; i < table->bucket_count; i++) {
@@ -229,9 +296,9 @@ static status rank_send(struct rank *rank, struct model *model) {
         expected += (uint64_t)(bucket->count - (own.end - own.first)) *
                     element_size(table->ranges[bucket->range].decay ? ELEMENT_BF16 : ELEMENT_F32);
     }
-    if (rank->ranks->sent != expected)
-        return fail(BUG, "%llu bytes were sent, not %llu", (unsigned long long)rank->ranks->sent,
-                    (unsigned long long)expected);
+    const uint64_t sent = rank->ranks->sent - before;
+    if (sent != expected)
+        return fail(BUG, "%llu bytes were sent, not %llu", (unsigned long long)sent, (unsigned long long)expected);
     return OK;
 }
 
@@ -289,26 +356,24 @@ TEST(ranks_go_on_when_one_could_not_save_or_load) {
     struct rank one, three[3];
     struct job job = {&training, 1, 1, .to = unit_new_directory()};
     job_run(&job, &one);
-    job_run(&(struct job){&training, 3, 2, job.to, unit_new_directory(), rank_save}, three);
+    job_run(&(struct job){&training, 3, 2, job.to, unit_new_directory(), .run = rank_save}, three);
     job_run(&(struct job){&training, 1, 2, job.to, .to = unit_new_directory()}, &one);
     for (int r = 0; r < 3; r++) assert_true(three[r].hash == one.hash);
 }
 
+static status rank_confuse(struct rank *rank, struct model *model) {
+    double norm;
+    if (rank->own == 1) return OK;
+    if (model_turn(model, 0) != BUG || model_turn(model, 3) != BUG) return fail(BUG, "a turn of no rank or too many");
+    if (leaf_accumulate(rank->job->training, model, 0, 0) != BUG) return fail(BUG, "a leaf outside of a turn");
+    TRY(model_turn(model, 1));
+    if (model_turn(model, 1) != BUG) return fail(BUG, "a turn before the leaf of the one before");
+    if (model_step(model, &rates, &norm) != BUG) return fail(BUG, "a step before the leaf");
+    return model_save_grads(model, "grads") == USAGE ? OK : fail(BUG, "gradients of a rank");
+}
+
 TEST(what_would_confuse_the_ranks_is_refused) {
     SCOPED(struct training, training_close) training = training_open("even", "cpu", "float32", true, 1, 2);
-    struct model_options options = training.options;
-    struct ranks *ranks[2];
-    double norm;
-    ranks_memory_open(2, ranks);
-    options.ranks = ranks[0];
-    struct model *model = case_model(&training.it, &options);
-    assert_int_equal(model_turn(model, 0), BUG);
-    assert_int_equal(model_turn(model, 3), BUG);
-    assert_int_equal(leaf_accumulate(&training, model, 0, 0), BUG);
-    MUST(model_turn(model, 1));
-    assert_int_equal(model_turn(model, 1), BUG);
-    assert_int_equal(model_step(model, &rates, &norm), BUG);
-    assert_int_equal(model_save_grads(model, "grads"), USAGE);
-    model_free(&model);
-    for (int r = 0; r < 2; r++) ranks_free(&ranks[r]);
+    struct rank two[2];
+    job_run(&(struct job){&training, 2, .run = rank_confuse}, two);
 }

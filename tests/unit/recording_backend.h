@@ -5,7 +5,7 @@
 
 #include "shared/model/qwen_vl/model_internal.h"
 
-enum { MAX_SLOTS = 64 };
+enum { MAX_SLOTS = MAX_DECODE_ROWS };
 
 // One recorded operation with its arguments.
 struct recorded_call {

@@ -80,6 +80,24 @@ TEST(adapters_are_planned_with_the_rank_of_their_directory) {
     assert_non_null(strstr(fail_text(), "not adapters of 3b"));
 }
 
+TEST(a_reference_that_stands_still_is_not_borrowed) {
+    for (int frozen = 0; frozen < 2; frozen++) {
+        const char *const sets[] = {"device=cuda", "optim.publish=lend", "optim.lora=8",
+                                    frozen ? "reward.method=grpo" : "reward.method=care"};
+        SCOPED(struct pipeline *, pipeline_free) pipeline = read_pipeline("", training, sets, 4);
+        SCOPED(struct resource_plan, resource_plan_release) plan = {0};
+        assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){0}), OK);
+        for (size_t i = 0; i < plan.count; i++) {
+            const struct memory_request *request = &plan.stages[i].request;
+            const char *stage = plan.stages[i].stage->name;
+            if (!plan.stages[i].model) continue;
+            const bool borrows = !strcmp(stage, "rollout") || (!strcmp(stage, "refscore") && !frozen);
+            assert_int_equal(request->borrows, borrows);
+            assert_int_equal(request->borrows_base, borrows);
+        }
+    }
+}
+
 TEST(files_of_weights_are_counted) {
     struct disk_needs needs;
     disk_of(&needs, (const char *[]){"optim.ema_every=0", "reward.method=nokl", "frames.store_limit=1GB"}, 3);
@@ -89,6 +107,20 @@ TEST(files_of_weights_are_counted) {
     assert_int_equal(needs.copies, 6); // the CPU lends nothing
     disk_of(&needs, (const char *[]){"optim.publish=lend", "device=cuda"}, 2);
     assert_int_equal(needs.copies, 0);
+}
+
+// Ranks of other machines write nothing.
+TEST(only_the_machine_of_the_first_rank_has_checkpoints) {
+    SCOPED(struct pipeline *, pipeline_free)
+    pipeline = read_pipeline("machines: {a: {address: a}, b: {address: b}}", training,
+                             (const char *[]){"optim.on=b,a", "rollout.on=b", "refscore.on=b"}, 3);
+    SCOPED(struct resource_plan, resource_plan_release) plan = {0};
+    struct disk_needs needs;
+    assert_int_equal(resource_plan_make(&plan, pipeline, &(struct resource_options){0}), OK);
+    assert_int_equal(resource_plan_disk(&plan, 0, &needs), OK);
+    assert_true(!needs.checkpoint && !needs.state && !needs.copies);
+    assert_int_equal(resource_plan_disk(&plan, 1, &needs), OK);
+    assert_true(needs.checkpoint > needs.state && needs.state && needs.copies);
 }
 
 // A process of its own for each stage with a model on the CPU, whatever the others name.

@@ -46,7 +46,13 @@ static status set_advantage(struct group *group, double value) {
     return OK;
 }
 
+// Tells child_await that a slow group has been taken.
+static void tell_slow(const struct group *group) {
+    if (string_equals(group->sample_id, "slow")) assert_int_equal(write(STDERR_FILENO, "\1", 1), 1);
+}
+
 static status act_on(void *state, struct group *group) {
+    tell_slow(group);
     if (string_equals(group->sample_id, "defect")) return fail(BAD_SAMPLE, "the clip is cut off");
     if (string_equals(group->sample_id, "input")) return fail(DATAERR, "not a group for me");
     if (string_equals(group->sample_id, "service")) return fail(UNAVAILABLE, "the device is gone");
@@ -68,6 +74,7 @@ static int hold_capacity(void *state) {
 
 static status hold_submit(void *state, struct group *group) {
     (void)state;
+    tell_slow(group);
     held[held_count++] = group;
     return OK;
 }
@@ -175,18 +182,27 @@ static int child_finish(struct child *child, struct buf *out, struct buf *log) {
     return WIFEXITED(code) ? WEXITSTATUS(code) : -WTERMSIG(code);
 }
 
-// One line from the child; waits five seconds for each byte.
+// One line from the child; waits a minute for each byte.
 static char *child_read_line(const struct child *child) {
     static char line[4096];
     size_t size = 0;
     struct pollfd fd = {.fd = child->out, .events = POLLIN};
     while (size < sizeof line - 1 && (size == 0 || line[size - 1] != '\n')) {
-        assert_int_equal(poll(&fd, 1, 5000), 1);
+        assert_int_equal(poll(&fd, 1, 60000), 1);
         assert_int_equal(read(child->out, line + size, 1), 1);
         size++;
     }
     line[size] = 0;
     return line;
+}
+
+// Waits until so many slow groups have been taken, up to a minute for each.
+static void child_await(const struct child *child, int count) {
+    char byte;
+    for (struct pollfd fd = {.fd = child->log, .events = POLLIN}; count > 0; count -= byte == 1) {
+        assert_int_equal(poll(&fd, 1, 60000), 1);
+        assert_int_equal(read(child->log, &byte, 1), 1);
+    }
 }
 
 static int run(const struct stage *stage, const char *option, const char *value, const char *input, struct buf *out,
@@ -293,7 +309,7 @@ TEST(sigterm_lets_what_is_held_finish) {
         struct child child = child_start(stages[i], NULL, NULL);
         SCOPED(struct buf, buf_release) out = {0}, log = {0};
         child_write(&child, GROUP("a", "slow") GROUP("b", "slow"));
-        usleep(150000);
+        child_await(&child, i + 1);
         const int signals[] = {SIGTERM, SIGTERM, SIGINT, SIGINT}; // however often they come
         for (int k = 0; k < 4; k++) {
             assert_int_equal(kill(child.pid, signals[k]), 0);

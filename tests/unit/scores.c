@@ -1,5 +1,6 @@
 // The scores of an evaluation, on plain and on odd completions.
 #include <math.h>
+#include <time.h>
 #include "tests/unit/unit.h"
 
 #include "shared/base/json.h"
@@ -141,6 +142,18 @@ TEST(the_released_scoring_is_reproduced) {
     }
     assert_scores("OCR", "no entry", "no entry", 1, NAN, 0);
     assert_scores("free-form", "no entry", "<answer>No entries</answer>", 1, NAN, 1);
+}
+
+TEST(an_output_of_many_words_is_scored_at_once) {
+    enum { WORDS = 100000, SECONDS = 20 };
+    SCOPED(struct buf, buf_release) output = {0};
+    for (int i = 0; i < WORDS; i++) buf_printf(&output, "w%d ", i);
+    const clock_t begun = clock(); // the processor's time: a busy machine may let it wait
+    const double precision = 1.0 / WORDS, recall = 1 / 3.0;
+    const double common = 2 * precision * recall / (precision + recall); // ROUGE-1 and ROUGE-L; ROUGE-2 is 0
+    const double mean = rouge_mean(string_of("the w7 cat"), (struct string){output.data, output.size});
+    assert_true(fabs(mean - 2 * common / 3) < 1e-12);
+    assert_true(clock() - begun < SECONDS * CLOCKS_PER_SEC);
 }
 
 TEST(an_invalid_group_is_refused_with_its_sample) {

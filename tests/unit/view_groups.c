@@ -2,6 +2,8 @@
 // that are trained again or removed while somebody looks.
 #include "tests/unit/unit.h"
 
+#include <unistd.h>
+
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "tests/support/groups.h"
@@ -112,6 +114,12 @@ TEST(a_condition_holds_for_a_group_if_it_does_for_one_completion) {
     }
     const struct json *missing = ask(&seen, view_groups_list, &result, PAIRS("where", "bonus > 0"));
     assert_string_equal(json_text(json_item(json_at(missing, "missing"), 0)), "rewards.bonus");
+    // A field is not missing because another part has decided.
+    for (int either = 0; either < 2; either++) {
+        missing = ask(&seen, view_groups_list, &result,
+                      PAIRS("where", either ? "accuracy >= 0 or total > 9" : "group.right > 9 and total >= 0"));
+        assert_int_equal(json_count(json_at(missing, "missing")), 0);
+    }
     check_rows(ask(&seen, view_groups_list, &result, PAIRS("text", "green")), "7");
     check_rows(ask(&seen, view_groups_list, &result, PAIRS("text", "S92")), "7"); // the sample's id
 }
@@ -199,6 +207,44 @@ TEST(what_is_trained_again_or_removed_counts_once_or_not_at_all) {
     assert_int_equal(index, SIZE_MAX);
 }
 
+TEST(the_groups_of_a_store_that_was_replaced_count_no_more) {
+    SCOPED(struct seen, seen_close) seen;
+    SCOPED(struct arena, arena_release) arena = {0};
+    status result;
+    size_t index;
+    seen_open(&seen);
+    check_rows(ask(&seen, view_groups_list, &result, PAIRS("where", "accuracy = 1")), "1 2 3 4 6 7 8 9");
+    group_store_close(&seen.store);
+    assert_false(unlink(path_join(&arena, seen.source.path, "groups.lmdb")));
+    assert_false(unlink(path_join(&arena, seen.source.path, "groups.lmdb-lock")));
+    check_rows(ask(&seen, view_groups_list, &result, 0, NULL), "");
+    assert_false(view_groups_trains(&seen.source));
+    seen.source.groups.opened_at = 0; // it is tried again after a pause
+    MUST(group_store_open(&seen.store, seen.source.path, false));
+    for (int i = 0; i < 3; i++) save(seen.store, i, i, "anew");
+    const struct json *answer = ask(&seen, view_groups_list, &result, PAIRS("where", "accuracy = 1"));
+    check_rows(answer, "1 2");
+    assert_int_equal(number_at(answer, "total"), 3);
+    assert_int_equal(number_at(answer, "scanned"), 3);
+    MUST(view_groups_find(&seen.source.groups, "e0-000002", &index));
+    assert_int_equal(seen.source.groups.list[index].number, 2);
+}
+
+TEST(a_group_without_accuracy_is_not_all_wrong) {
+    SCOPED(struct seen, seen_close) seen;
+    status result;
+    seen_open(&seen);
+    SCOPED(struct group *, group_free)
+    group = group_of_json("{\"id\":\"bad\",\"prompt\":{\"messages\":[],\"solution\":\"\"},"
+                          "\"quarantine\":{\"stage\":\"frames\",\"reason\":\"no clip\"}}");
+    MUST(group_store_save_all(seen.store, &(struct group_record){.group = group, .section = -1}, 1));
+    check_rows(ask(&seen, view_groups_list, &result, PAIRS("where", "group.right = 0")), "0 5");
+    const struct json *rows =
+        json_at(ask(&seen, view_groups_list, &result, PAIRS("sort", "-number", "limit", "1")), "rows");
+    assert_null(json_item(json_at(rows, "right"), 0));
+    assert_null(json_item(json_at(rows, "named"), 0));
+}
+
 TEST(the_map_counts_the_groups_of_each_step) {
     SCOPED(struct seen, seen_close) seen;
     SCOPED(struct buf, buf_release) text = {0};
@@ -211,6 +257,19 @@ TEST(the_map_counts_the_groups_of_each_step) {
     json_print(&text, ask(&seen, view_groups_map, &result, PAIRS("columns", "2", "where", "group.right > 2")));
     assert_string_equal(text.data,
                         "{\"size\":4,\"first\":[1,4],\"step\":[3,5],\"counts\":[[0,0,0,1,1,0],[0,0,0,1,1,0]]}");
+    // Groups of two completions: both right, and one.
+    for (int right = 2; right > 0; right--) {
+        SCOPED(struct group *, group_free)
+        group = group_of_format("{\"id\":\"%d of two\",\"prompt\":{\"messages\":[],\"solution\":\"\"},\"completions\":"
+                                "[{\"text\":\"x\"},{\"text\":\"x\"}],\"rewards\":{\"accuracy\":[1,%d],\"total\":[1,1]},"
+                                "\"advantages\":[0,0],\"trained\":{\"step\":2}}",
+                                right, right - 1);
+        MUST(group_store_save_all(seen.store, &(struct group_record){.group = group, .section = -1}, 1));
+    }
+    buf_clear(&text);
+    json_print(&text, ask(&seen, view_groups_map, &result, PAIRS("to", "2")));
+    assert_string_equal(text.data,
+                        "{\"size\":4,\"first\":[1,2],\"step\":[1,2],\"counts\":[[1,1,0,0,0,0],[0,0,2,1,1,0]]}");
 }
 
 TEST(a_file_of_groups_is_seen_as_a_store_is) {

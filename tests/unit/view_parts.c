@@ -297,6 +297,7 @@ TEST(samples_that_both_have_are_compared) {
     check(answer, "rows.a", "[\"a3\",\"a4\",\"a2\",\"a1\"]");
     check(answer, "rows.b", "[\"b3\",\"b4\",\"b1\",\"b2\"]");
     check(answer, "rows.right_b", "[0,0,2,1]");
+    check(answer, "rows.change", "[-1,-1,0.5,0]");
     check(answer, "rows.marks_a", "[[3,3],[3,3],[0,3],[3,0]]");
     check(answer, "rows.key", "[null,null,null,null]");
     check(answer, "matched", "4");

@@ -318,7 +318,7 @@ class Source:
 
 class Server:
     def __init__(self, state="running"):
-        self.known = {}  # answers by route and query
+        self.known = {}  # answers by route and query; another one when they change: a request that runs keeps the old one
         first = fixture.made() if state != "empty" else fixture.made(steps=0, hostile=False)
         self.sources = {"replicas": Source(first, "running" if state == "empty" else state, ["before", "after"]),
                         "before": Source(fixture.made(3, "before", -0.35, 64, 16, False), "finished"),
@@ -351,7 +351,7 @@ class Server:
                    "surprise": lambda r: r["surprise"], "tokens": lambda r: r["length"]}
         scores = [{"name": name, "a": interval([of(a) for a, _ in pairs]), "b": interval([of(b) for _, b in pairs]),
                    "difference": interval([of(b) - of(a) for a, b in pairs if of(a) is not None and of(b) is not None])} for name, of in figures.items()]
-        change = lambda p: p[1]["right"] - p[0]["right"]
+        change = lambda p: p[1]["right"] / p[1]["count"] - p[0]["right"] / p[0]["count"]
         cell, kept = query.get("cell"), pairs
         if cell in ("better", "worse", "alike"):
             kept = [p for p in pairs if {"better": change(p) > 0, "worse": change(p) < 0, "alike": change(p) == 0}[cell]]
@@ -361,13 +361,13 @@ class Server:
         kept = sorted(kept, key=lambda p: (-abs(change(p)), p[0]["sample"]))
         medium = lambda row: one.by_id[row["id"]]["group"]["media"][0]
         rows = [{"sample": a["sample"], "question": a["question"], "key": medium(a)["key"], "frames": medium(a)["frames"], "a": a["id"], "b": b["id"],
-                 "marks_a": a["marks"], "marks_b": b["marks"], "right_a": a["right"], "right_b": b["right"], "likelihood_a": a["likelihood"],
+                 "marks_a": a["marks"], "marks_b": b["marks"], "right_a": a["right"], "right_b": b["right"], "change": change((a, b)), "likelihood_a": a["likelihood"],
                  "likelihood_b": b["likelihood"]} for a, b in kept[:200]]
         of = lambda data: {"name": data.name, "kind": "run", "size": 8, "groups": len(data.groups)}
         return {"a": of(one), "b": of(two), "samples": len(samples), "repeated": one.name == "replicas" or two.name == "replicas",
                 "better": sum(change(p) > 0 for p in pairs), "worse": sum(change(p) < 0 for p in pairs), "alike": sum(change(p) == 0 for p in pairs),
                 "scores": scores, "matrix": matrix, "matched": len(kept), "cursor": None,
-                "rows": columns(rows, ["sample", "question", "key", "frames", "a", "b", "marks_a", "marks_b", "right_a", "right_b", "likelihood_a",
+                "rows": columns(rows, ["sample", "question", "key", "frames", "a", "b", "marks_a", "marks_b", "right_a", "right_b", "change", "likelihood_a",
                                        "likelihood_b"])}
 
     def source(self, name):
@@ -379,10 +379,10 @@ class Server:
         """The content type and the bytes of a route. Only /api/live says something else the next time."""
         if path == "/api/live":
             return self.compute(path, query)
-        key = path, tuple(sorted(query.items()))
-        if key not in self.known:
-            self.known[key] = self.compute(path, query)
-        return self.known[key]
+        key, known = (path, tuple(sorted(query.items()))), self.known
+        if key not in known:
+            known[key] = self.compute(path, query)
+        return known[key]
 
     def compute(self, path, query):
         source = self.source(query.get("of", "replicas"))

@@ -261,9 +261,61 @@ def pointer(page, server):
     open_page(page, server.address + "/compare?a=before&b=after")
     page.evaluate("document.querySelector('tbody tr[data-id] button').click()")
     page.wait("document.querySelector('.pair .text')")
+    whole = server.routes.compare
+
+    def other_sizes(query):
+        answer = whole(query)
+        rows = answer["rows"]
+        answer["b"]["size"], rows["change"], rows["right_b"] = 1, [-0.5, None] + [0] * (len(rows["a"]) - 2), [1] * len(rows["a"])
+        rows["sample"] = [None] * len(rows["a"])
+        return answer
+    server.routes.compare = other_sizes
+    server.routes.known = {}
+    open_page(page, server.address + "/compare?a=after&b=before")
+    shown = page.evaluate("[...document.querySelectorAll('tbody tr[data-id]')].slice(0, 3).map(e => e.querySelector('.better, .worse, td.number .note').textContent)")
+    check(shown == ["−50 %", "–", "0"], f"compare with other numbers of completions: {shown}")
+    first = page.evaluate("document.querySelector('tbody tr[data-id] button').textContent")
+    check(first == whole({"a": "after", "b": "before"})["rows"]["a"][0], f"a group without a sample is called {first!r}")
+    server.routes.compare = whole
+    server.routes.known = {}
+    identity = next(i for i, entry in server.routes.source("replicas").data.by_id.items() if len(entry["same"]) > 1)
+    open_page(page, server.address + f"/group/{urllib.parse.quote(identity, safe='')}?of=replicas")
+    links = page.evaluate("[...document.querySelectorAll('.same a')].map(e => e.search)")
+    check(links and all("of=replicas" in text for text in links), f"the same sample of another source leads to {links}")
     open_page(page, server.address + "/?log=rollout-2")
     check("group 59 <done>" in page.evaluate("document.querySelector('.log').textContent"), "the log is not shown")
     take(page, "pointer")
+
+
+def search(page, server):
+    """A search that takes several requests ends with all rows in their order, those too that the map's request has found."""
+    source = server.routes.source("replicas")
+    whole, map_of, asked = source.groups, source.map, []
+
+    def parts(query):
+        answer = whole({key: value for key, value in query.items() if value != "scan"})
+        if query.get("after") == "scan":
+            asked.append(query)
+            server.routes.known = {}
+            return {**answer, "cursor": None, "rows": fake_server.columns([], fake_server.COLUMNS)}
+        if not asked:
+            answer.update(exact=False, cursor="scan", matched=5, rows={key: column[:5] for key, column in answer["rows"].items()})
+        return answer
+    def part_of_map(query):
+        answer = map_of(query)
+        return answer if asked else {**answer, "counts": [[0] * len(row) for row in answer["counts"]]}
+    source.groups, source.map = parts, part_of_map
+    try:
+        open_page(page, server.address + "/groups?where=group.right+%3C+4&sort=-std")
+        page.wait("document.getElementById('matched').textContent !== '5 of ' + state.live.done + ' groups'")
+        wanted = whole({"where": "group.right < 4", "sort": "-std"})["rows"]["id"]
+        page.wait(f"document.querySelectorAll('tbody tr').length === {len(wanted)}")
+        check(page.evaluate("[...document.querySelectorAll('tbody tr')].map(e => e.dataset.id)") == wanted, "the rows of a long search are in another order")
+        page.wait("document.querySelector('.histogram .part')")  # it has what was found later
+    finally:
+        source.groups, source.map = whole, map_of
+        server.routes.known = {}
+    take(page, "search")
 
 
 def hostile(page, server):
@@ -307,6 +359,9 @@ def hostile(page, server):
             check("evicted" in text, f"{name}: it is not said where the frames are")
         findings.extend(f"{name}: {t}" for t in page.evaluate(CHECKS) if "sideways" in t or name != "word" and "contrast" in t)
         take(page, name)
+    # Two characters that differ in their second half alone are not cut in two.
+    check(page.evaluate("groupShared(['a\\u{1f600}', 'a\\u{1f601}'].map(text => ({text})))[1]") == 1, "a shared beginning ends within a character")
+    check(page.evaluate("el('p', {}, textNodes('ab\\u{1f600}c', 3)).textContent") == "ab…", "a text is cut within a character")
     open_page(page, server.address + "/groups")
     text = page.evaluate("document.querySelector('tbody').textContent")
     check(set(page.evaluate(kinds)) <= allowed, "groups: new elements")
@@ -343,6 +398,8 @@ def one_file(page, server, folder):
         answer = page.evaluate(f"apiGet('/api/groups', {{where: {json.dumps(where)}, limit: 0}}).then(a => a.matched)")
         count = sum(1 for g in offline if any(wanted(m) for m in g["row"]["marks"]))
         check(answer == count, f"file: {where} matches {answer}, not {count}")
+    counts = page.evaluate("apiGet('/api/map', {where: 'group.count > 0'}).then(a => a.counts)")
+    check(counts == server.routes.source("replicas").map({"where": "group.count > 0"})["counts"], "file: the map of a condition has other counts")
     page.evaluate("go('/groups', {where: 'tokens > 3'})")
     page.wait("document.querySelector('.error')")
     check("cannot compare tokens" in page.evaluate("document.querySelector('.error').textContent"), "file: a field that it does not know is no error")
@@ -367,30 +424,59 @@ def states(browser_, folder):
 
 
 def live(page, server):
-    """What is open stays open while the run goes on, also in Compare when another run than the first grows; a viewer that
-    is gone is said to be."""
+    """What is open stays open while the run goes on, and its end is shown at once; also in Compare when another run than the
+    first grows; a viewer that is gone is said to be."""
     open_page(page, server.address + "/")
     page.evaluate("document.getElementById('quarantine-0').open = true")
     before = page.evaluate("state.live.seq")
     page.wait(f"state.live.seq > {before}", 30)
     check(page.evaluate("document.getElementById('quarantine-0').open"), "a new report closes what was open")
+    own = server.routes.source("replicas")
+    whole = own.run
+    own.run = lambda query: {**whole(query), "has": dict.fromkeys(whole(query)["has"], False)}  # as at its beginning
+    server.routes.known = {}
+    open_page(page, server.address + "/groups")
+    heads = "document.querySelector('thead').textContent"
+    check("reward" not in page.evaluate(heads), "a run that has no rewards yet shows some")
+    own.run = whole
+    server.routes.known = {}
+    page.evaluate("go('/groups', {})")
+    settle(page)
+    check("reward" in page.evaluate(heads), "what the run has got since is not shown")
+    length = page.evaluate("(liveMerge({...state.live, history: {time: [1], busy: [[0]]}, events: [], replicas: {name: ['another']}}), state.live.history.time.length)")
+    check(length == 1, "the history of other replicas is kept")
+    open_page(page, server.address + "/")
+    changed = next(g["row"] for g in own.data.groups if g["row"]["right"] == 8)
+    page.evaluate("go('/', {})")  # its curves and counts are of now
+    settle(page)
+    count = page.evaluate("document.querySelector('.look .count').textContent")
+    page.evaluate("(now => { performance.now = () => now; })(performance.now())")  # so that it does not load for its age
+    changed["right"], server.routes.known = 0, {}  # before the end, after which the page asks once
+    own.state = "finished"
+    server.routes.known = {}
+    try:
+        page.wait(f"document.querySelector('.look .count').textContent === String({count} + 1)")  # the end is shown
+    finally:
+        changed["right"], own.state = 8, "running"
+        server.routes.known = {}
+        open_page(page, server.address + "/")
     other = server.routes.source("before")
     row = other.data.groups[-1]["row"]
     page.evaluate("compareWatched.seconds = 0.1")
     other.state = "not active"
-    server.routes.known.clear()
+    server.routes.known = {}
     page.evaluate("go('/compare', {a: 'before', b: 'after'})")
     page.wait("document.querySelector('tbody tr[data-id] button')")
     page.evaluate("document.querySelector('tbody tr[data-id] button').click()")
     page.wait("document.querySelector('.pair .text')")
     row["step"] += 1
-    server.routes.known.clear()
+    server.routes.known = {}
     try:
         page.wait(f"document.querySelector('.filter .state').textContent.includes('running, step {row['step']}')", 30)
         page.wait("document.querySelector('.pair .text')", 30)  # what was unfolded
     finally:
         row["step"], other.state = row["step"] - 1, "finished"
-        server.routes.known.clear()
+        server.routes.known = {}
     page.expected = ("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
     server.gone = True
     page.wait("document.getElementById('status').textContent.includes('does not answer')", 30)
@@ -410,7 +496,7 @@ def main():
             if "-v" in sys.argv:
                 print(f"{time.monotonic() - started:5.1f} s {part.__name__}", file=sys.stderr)
             started = time.monotonic()
-        for part in (looks, focus, keys, pointer, hostile):
+        for part in (looks, focus, keys, pointer, search, hostile):
             page = chromium.page()
             try:
                 part(page, server)

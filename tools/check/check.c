@@ -95,12 +95,16 @@ status check_main(struct subcommand_call *call) {
                            machine->name, key->value);
     }
     if (result == OK) {
-        inspect_values(&inspection);
-        inspect_outputs(&inspection);
-        inspect_devices(&inspection);
-        inspect_models(&inspection);
-        inspect_chat_templates(&inspection);
-        inspect_data(&inspection);
+        const size_t before = diagnostics.count;
+        inspect_files(&inspection);
+        if (diagnostics.count == before) { // otherwise the others would say it again
+            inspect_values(&inspection);
+            inspect_outputs(&inspection);
+            inspect_devices(&inspection);
+            inspect_models(&inspection);
+            inspect_chat_templates(&inspection);
+            inspect_data(&inspection);
+        }
         result = diagnostics_report(&diagnostics, call->path, &text);
         if (text.size) fwrite(text.data, 1, text.size, stderr);
     }

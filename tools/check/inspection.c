@@ -44,7 +44,7 @@ __attribute__((format(printf, 5, 6))) static void inspection_add(struct inspecti
     const bool of_file = !stage || (top && key && top->value_at.line == at.line && top->value_at.column == at.column);
     const struct pipeline_stage *optim = pipeline_optim(inspection->pipeline);
     const struct key *of_optim = optim ? key_list_find(&optim->options.given, name) : NULL;
-    const struct option *option = stage ? option_find(&stage->kind->options, name) : NULL;
+    const struct option *option = stage && stage->kind ? option_find(&stage->kind->options, name) : NULL;
     const bool as_optim = option && option->from_optim && of_optim && of_optim->value_at.line == at.line &&
                           of_optim->value_at.column == at.column;
     const char *owner = of_file ? "pipeline" : as_optim ? optim->name : stage->name;
@@ -63,19 +63,43 @@ __attribute__((format(printf, 5, 6))) static void inspection_add(struct inspecti
     diagnostic_add(diagnostics, at, "%s", whole)->warning = level == WARNING;
 }
 
+// ---- files ----
+
+void inspect_files(struct inspection *inspection) {
+    const struct pipeline *pipeline = inspection->pipeline;
+    struct arena arena = {0};
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        if (inspection->here < 0 || !pipeline_stage_runs_on(stage, inspection->here)) continue;
+        const char *missing = stage->program ? pipeline_missing_program(stage->program, &arena) : NULL;
+        if (missing) inspection_add(inspection, MISTAKE, stage, "program", "%s", missing);
+        for (const struct key *key = stage->kind ? stage->options.given.first : NULL; key; key = key->next) {
+            const struct option *option = option_find(&stage->kind->options, key->name);
+            if (pipeline_does_without(pipeline, stage, key, inspection->here)) continue;
+            missing = pipeline_missing_file(option, key->name, pipeline->dir, key->value, &arena);
+            if (missing) inspection_add(inspection, MISTAKE, stage, key->name, "%s", missing);
+        }
+    }
+    arena_release(&arena);
+}
+
 // ---- values ----
 
-// Each rank needs a GPU of its own; the CPU, also that of an emulated GPU, is there for all.
+// Each rank of a machine needs a GPU of its own; the CPU, also that of an emulated GPU, is there for all.
 static void inspection_look_at_ranks(struct inspection *inspection, const struct pipeline_stage *optim) {
-    const int ranks = pipeline_stage_ranks(optim);
+    const int all = pipeline_stage_ranks(optim), ranks = all ? optim->replicas : 0;
     const char *device = pipeline_value(optim, "device"), *first, *second;
     struct arena arena = {0};
-    if (ranks && pipeline_value(optim, "gradients"))
+    if (all && pipeline_value(optim, "gradients"))
         inspection_add(inspection, MISTAKE, optim, "gradients", "not with %d ranks, each of which has a part of them",
-                       ranks);
-    if (ranks && !device)
+                       all);
+    if (ranks > 1 && !device)
         inspection_add(inspection, MISTAKE, optim, "ranks", "%d ranks need `device`: cpu, or so many GPUs: cuda:[0-%d]",
                        ranks, ranks - 1);
+    if (all && pipeline_stage_machine_count(optim) > 1 && (!device || strcmp(device, "cpu") != 0))
+        inspection_add(inspection, WARNING, optim, device ? "device" : "on",
+                       "gradients and weights that go from GPU to GPU between machines are not encrypted; with "
+                       "CARAVAN_NCCL=none they go through the hosts, which encrypt them, slower");
     bool told = !device || !strcmp(device, "cpu") || !strcmp(device, "emulated");
     for (int a = 0; a < ranks && !told; a++)
         for (int b = a + 1; b < ranks && !told; b++) {
@@ -93,8 +117,12 @@ static void inspection_look_at_ranks(struct inspection *inspection, const struct
 void inspect_values(struct inspection *inspection) {
     const struct pipeline *pipeline = inspection->pipeline;
     const struct pipeline_stage *source = &pipeline->stages[0], *optim = pipeline_optim(pipeline),
+                                *last = &pipeline->stages[pipeline->stage_count - 1],
                                 *reward = pipeline_find_stage(pipeline, stage_kinds[STAGE_REWARD].name);
     if (optim) inspection_look_at_ranks(inspection, optim);
+    const struct common_options *kept = !optim && last->kind ? pipeline_options(last) : NULL; // its first member
+    if (kept && kept->store_keep.steps)
+        inspection_add(inspection, MISTAKE, last, "store_keep", "only optim counts steps; give a size such as 20GiB");
     const char *vision = optim ? pipeline_value(optim, "train_vision") : NULL;
     const struct stage_model_options *model = optim ? pipeline_options(optim) : NULL; // its first member
     if (vision && !strcmp(vision, "true") && (model->lora || model->adapter))
@@ -150,7 +178,9 @@ void inspect_outputs(struct inspection *inspection) {
         const char *store = pipeline_value(stage, "store"), *out = pipeline_value(stage, "out");
         if (!inspection_covers(inspection, stage)) continue;
         if (store) inspection_look_at_output(inspection, stage, "store", store, true);
-        if (stage == optim && out) inspection_look_at_output(inspection, stage, "out", out, false);
+        // Ranks on other machines than the first one's write nothing.
+        const bool writes = stage == optim && pipeline_stage_machine(stage, 0) == inspection->here;
+        if (writes && out) inspection_look_at_output(inspection, stage, "out", out, false);
     }
 }
 
@@ -208,7 +238,8 @@ void inspect_models(struct inspection *inspection) {
             struct tokenizer *tokenizer = NULL;
             struct model *model = NULL;
             int64_t vocab_size = 0;
-            status result = tokenizer_open(&tokenizer, dir);
+            status result = model_check_dir(dir);
+            if (result == OK) result = tokenizer_open(&tokenizer, dir);
             if (result == OK && use != MODEL_USE_CLASSIFIER) result = chat_template_check(tokenizer, dir);
             if (result != OK) inspection_add(inspection, MISTAKE, stage, "model", "%s", fail_text());
             if (use == MODEL_USE_ALL) result = model_open(&model, dir, &options);

@@ -16,6 +16,10 @@ struct inspection {
     struct diagnostics *diagnostics;
 };
 
+// Looks whether the files, directories and programs that this machine's stages name are there. Where the file has one
+// machine, pipeline_read has done it.
+void inspect_files(struct inspection *inspection);
+
 // Warns of values that make no sense. Reads no file.
 void inspect_values(struct inspection *inspection);
 

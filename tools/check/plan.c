@@ -136,12 +136,14 @@ static status plan_print_advice(const struct resource_plan *plan, const char *de
 
 // ---- a machine ----
 
-// Whether the same stages run on both machines.
+// Whether the same stages run on both machines, and neither has the checkpoints alone.
 static bool plan_same_machine(const struct resource_plan *plan, int a, int b) {
+    const struct pipeline_stage *optim = pipeline_optim(plan->pipeline);
     for (size_t i = 0; i < plan->count; i++)
         if (pipeline_stage_runs_on(plan->stages[i].stage, a) != pipeline_stage_runs_on(plan->stages[i].stage, b))
             return false;
-    return true;
+    const int saving = optim ? pipeline_stage_machine(optim, 0) : -1;
+    return (a == saving) == (b == saving);
 }
 
 // Prints a title with the names of all machines that have the same stages.

@@ -149,10 +149,7 @@ static status eval_add(struct eval_column *column, const struct group *group) {
         column->quarantined++;
         buf_printf(failures, "%s: %s: %s", sample.data, quarantine->stage.data ? quarantine->stage.data : "?",
                    quarantine->reason.data ? quarantine->reason.data : "no reason given");
-        for (size_t i = begin; i < failures->size; i++) {
-            const unsigned char c = (unsigned char)failures->data[i];
-            if (c < 0x20 || c == 0x7f) failures->data[i] = '?';
-        }
+        log_clean(failures->data + begin);
         buf_puts(failures, "\n");
         return OK;
     }

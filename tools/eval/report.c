@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
@@ -347,7 +348,7 @@ status report_main(struct subcommand_call *call) {
     if (given->json && given->csv) return fail(USAGE, "json and csv cannot both be printed");
     if ((given->json || given->csv) && !by_step) return fail(USAGE, "json and csv need --by step");
     for (size_t i = 0; i < count; i++) {
-        char *equals = strchr(call->list[i], '=');
+        char *equals = path_exists(call->list[i]) ? NULL : strchr(call->list[i], '='); // a path may have a '=', too
         columns[i].name = call->list[i];
         columns[i].path = equals ? equals + 1 : call->list[i];
         columns[i].threshold = given->threshold;

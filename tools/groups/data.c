@@ -27,7 +27,8 @@ static const struct option data_options[] = {
     // The stage `source` has these, too; it says which values they may have.
     TOOL_OPTION(data_options, format, OPTION_STRING,
                 "layout of the annotations, as of the stage source (default: caravan)"),
-    TOOL_OPTION(data_options, media_root, OPTION_FILE, "directory that relative media paths start from"),
+    TOOL_OPTION(data_options, media_root, OPTION_FILE, "directory that relative media paths start from",
+                .directory = true),
     TOOL_OPTION(data_options, template, OPTION_STRING,
                 "prompt template, or none; it needs a section for each problem type"),
     TOOL_OPTION(data_options, clip, OPTION_STRING, "whole or cut, as of the stage source"),
@@ -86,14 +87,18 @@ static void data_count(struct data_report *report, enum data_part part, struct s
     if (name.size) json_set_int(counts, &report->arena, name.data, json_int_or(json_at(counts, name.data), 0) + 1);
 }
 
-// Adds what is wrong with the sample at `line`. path NULL: it is not about a medium.
+// Adds what is wrong with the sample at `line`. path NULL: it is not about a medium. `what` may be cut within a
+// character.
 static void data_list(struct data_report *report, enum data_part part, size_t line, const char *path,
                       const char *what) {
+    struct buf clean = {0};
     struct json *item = json_push(&report->parts->items[part], &report->arena);
     item->type = JSON_OBJECT;
     json_set_int(item, &report->arena, "line", (int64_t)line);
     if (path) json_set_string(item, &report->arena, "path", path);
-    json_set_string(item, &report->arena, "what", what);
+    utf8_replace(what, strlen(what), &clean);
+    json_set_string(item, &report->arena, "what", clean.data ? clean.data : "");
+    buf_release(&clean);
 }
 
 static int data_compare_paths(const void *a, const void *b) {
@@ -165,10 +170,15 @@ static status data_visit(void *context, const struct dataset_sample *sample) {
     }
     if (!count) data_count(report, DATA_MEDIA, string_of("none"));
 
+    const struct string answer = answer_extract(prompt->solution);
+    if (!answer.size && !group->completions) {
+        data_list(report, DATA_MISTAKES, sample->line, NULL,
+                  "solution: no answer in it: a completion without an answer would count as right");
+        return OK;
+    }
     // A sample whose answer is none of its options: no completion can be right.
     const size_t options = prompt->options.count;
     if (!options || strcmp(prompt->problem_type.data, "multiple choice") != 0) return OK;
-    const struct string answer = answer_extract(prompt->solution);
     const char letter = option_of_answer(answer, &prompt->options);
     if (letter && (size_t)(letter - 'A') < options) return OK;
     char what[160];

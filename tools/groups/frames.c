@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "shared/media/media.h"
 #include "shared/store/frame_store.h"
 #include "shared/store/group_store.h"
@@ -44,7 +45,7 @@ const struct option_table frames_tool_table = {
 
 struct frame_name {
     char key[FRAME_KEY_SIZE];
-    const char *path;
+    char *path;
 };
 
 struct frame_names {
@@ -64,6 +65,7 @@ static status frames_add_names(void *context, const struct group *group) {
         struct frame_name *name = &names->list[names->count++];
         snprintf(name->key, sizeof name->key, "%s", key.data);
         name->path = arena_strndup(&names->arena, path.data, path.size);
+        log_clean(name->path); // a line for each key
     }
     return OK;
 }
@@ -100,7 +102,7 @@ static status frames_match(void *context, const char *key, const struct frames *
 // Called for each record of the store. Prints a line about it; `context` has the names.
 static status frames_list(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
     const struct frame_names *names = context;
-    struct frame_name wanted = {.path = "-"};
+    struct frame_name wanted = {0};
     char when[32] = "-";
     time_t seconds = (time_t)used;
     struct tm local;

@@ -1,11 +1,13 @@
 // caravan groups: prints the groups of a groups store as text or as JSON lines, selects completions to train on, and
 // removes old groups.
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/base/log.h"
+#include "shared/base/memory.h"
 #include "shared/config/options.h"
 #include "shared/group/group.h"
 #include "shared/store/group_store.h"
@@ -122,6 +124,18 @@ const struct option_table groups_table = {
     .size = sizeof(struct groups_options),
 };
 
+// printf with '?' for each control character, so that the line that is printed stays one and moves no cursor.
+__attribute__((format(printf, 1, 2))) static void groups_printf(const char *format, ...) {
+    char *text = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&text, format, arguments) < 0) text = NULL;
+    va_end(arguments);
+    log_clean(mem_checked(text));
+    fputs(text, stdout);
+    free(text);
+}
+
 // Prints each line of the text behind `indent`. Control characters, which could move a terminal's cursor, become '?'.
 static void groups_print_text(struct string text, const char *indent) {
     fputs(indent, stdout);
@@ -154,27 +168,32 @@ static const struct double_array *groups_accuracy(const struct group *group) {
 }
 
 static void groups_show(const struct group *group) {
-    printf("%s: %s, sample %s, %s\n", group->id.data, group_state_name(group_state_of(group)),
-           group->sample_id.data ? group->sample_id.data : "-",
-           group->prompt.problem_type.data ? group->prompt.problem_type.data : "-");
-    if (group->quarantine.present)
-        printf("  quarantined by %s: %s\n", group->quarantine.stage.data ? group->quarantine.stage.data : "?",
-               group->quarantine.reason.data ? group->quarantine.reason.data : "no reason given");
+    groups_printf("%s: %s, sample %s, %s", group->id.data, group_state_name(group_state_of(group)),
+                  group->sample_id.data ? group->sample_id.data : "-",
+                  group->prompt.problem_type.data ? group->prompt.problem_type.data : "-");
+    putchar('\n');
+    if (group->quarantine.present) {
+        groups_printf("  quarantined by %s: %s", group->quarantine.stage.data ? group->quarantine.stage.data : "?",
+                      group->quarantine.reason.data ? group->quarantine.reason.data : "no reason given");
+        putchar('\n');
+    }
     size_t medium = 0;
     for (size_t m = 0; m < group->prompt.message_count; m++) {
         const struct message *message = &group->prompt.messages[m];
-        printf("  %s:\n", message->role.data);
+        groups_printf("  %s:", message->role.data);
+        putchar('\n');
         for (size_t p = 0; p < message->part_count; p++) {
             const struct part *part = &message->parts[p];
             if (part->kind == PART_TEXT) {
                 groups_print_text(part->text, "    ");
                 continue;
             }
-            printf("    [%s %s", part->type.data, part->kind == PART_VIDEO ? part->video.data : part->image.data);
+            groups_printf("    [%s %s", part->type.data,
+                          part->kind == PART_VIDEO ? part->video.data : part->image.data);
             if (medium < group->media_count) {
                 const struct medium *decoded = &group->media[medium];
-                printf(": %lld x %lldx%lld, key %s", (long long)decoded->frames, (long long)decoded->height,
-                       (long long)decoded->width, decoded->key.data);
+                groups_printf(": %lld x %lldx%lld, key %s", (long long)decoded->frames, (long long)decoded->height,
+                              (long long)decoded->width, decoded->key.data);
             }
             puts("]");
             medium++;
@@ -183,8 +202,10 @@ static void groups_show(const struct group *group) {
     groups_print_text(group->prompt.solution, "  solution ");
     for (size_t i = 0; i < group->completion_count; i++) {
         const struct completion *c = &group->completions[i];
-        printf("\n  completion %zu of %zu: %zu tokens, %s\n   ", i + 1, group->completion_count, c->tokens.count,
-               c->finish.data ? c->finish.data : "unfinished");
+        putchar('\n');
+        groups_printf("  completion %zu of %zu: %zu tokens, %s", i + 1, group->completion_count, c->tokens.count,
+                      c->finish.data ? c->finish.data : "unfinished");
+        fputs("\n   ", stdout);
         groups_print_number("accuracy", groups_number_at(groups_accuracy(group), i));
         groups_print_number("format", groups_number_at(&group->rewards.format, i));
         groups_print_number("length", groups_number_at(&group->rewards.length, i));
@@ -217,13 +238,13 @@ static status groups_print(void *context, const struct group *group) {
         groups_show(group);
         return OK;
     }
-    printf("%-12s %-11s %-12s %-16s %2zu completions", group->id.data, group_state_name(group_state_of(group)),
-           group->sample_id.data ? group->sample_id.data : "-",
-           group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
+    groups_printf("%-12s %-11s %-12s %-16s %2zu completions", group->id.data, group_state_name(group_state_of(group)),
+                  group->sample_id.data ? group->sample_id.data : "-",
+                  group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
     groups_print_number("accuracy", groups_mean(groups_accuracy(group)));
     groups_print_number("reward", groups_mean(&group->rewards.total));
     if (group->trained.present) printf("  step %lld", (long long)group->trained.step);
-    if (group->quarantine.reason.data) printf("  %s", group->quarantine.reason.data);
+    if (group->quarantine.reason.data) groups_printf("  %s", group->quarantine.reason.data);
     putchar('\n');
     return OK;
 }

@@ -181,6 +181,7 @@ done:
 // Sets what --set says, by the table of the stage's options. USAGE; DATAERR for a missing file.
 static status replay_set(struct replay *replay) {
     static const char *const of_process[] = {"store", "store_keep", "store_limit"};
+    static const char *const of_placement[] = {"program", "timeout", "from", "on", "replicas"};
     struct pipeline_stage *stage = replay->stage;
     struct options *options = &stage->options;
     options->any_files = false;
@@ -191,6 +192,9 @@ static status replay_set(struct replay *replay) {
         if (!strncmp(text, stage->name, prefix) && text[prefix] == '.') text += prefix + 1; // as caravan run has it
         const char *key = arena_strndup(replay->arena, text, (size_t)(equals - text));
         if (!stage->kind) {
+            for (size_t k = 0; k < sizeof of_placement / sizeof *of_placement; k++)
+                if (!strcmp(key, of_placement[k]))
+                    return fail(USAGE, "--set %s: it is no argument of the program", key);
             pipeline_set(stage, key, equals + 1);
             continue;
         }
@@ -639,7 +643,7 @@ static status replay_run(struct replay *replay, const struct replay_item *items,
     }
     result = replay_process_wait(&process);
     if (result == OK && answered < count) result = fail(DATAERR, "it ended without an answer");
-    if (result != OK) replay_blame(replay, first, result);
+    if (result != OK && result != STOPPED) replay_blame(replay, first, result);
 done:
     while (first) {
         struct replay_pending *pending = first;

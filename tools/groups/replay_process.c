@@ -63,12 +63,14 @@ status replay_process_start(struct replay_process *process, char *const *argv, c
 }
 
 void replay_process_add(struct replay_process *process, const struct buf *line) {
-    if (process->written == process->input.size) {
-        buf_clear(&process->input);
+    struct buf *input = &process->input;
+    if (process->written > input->size / 2) {
+        input->size -= process->written;
+        memmove(input->data, input->data + process->written, input->size);
         process->written = 0;
     }
-    buf_append(&process->input, line->data, line->size);
-    buf_puts(&process->input, "\n");
+    buf_append(input, line->data, line->size);
+    buf_puts(input, "\n");
 }
 
 void replay_process_end_input(struct replay_process *process) {
@@ -136,9 +138,15 @@ status replay_process_next(struct replay_process *process, double seconds, const
 }
 
 status replay_process_wait(struct replay_process *process) {
+    enum { POLL_MS = 10 };
     char path[64], words[512] = "";
     int state = 0;
-    while (waitpid(process->pid, &state, 0) < 0 && errno == EINTR) continue;
+    if (process->in >= 0) close(process->in);
+    process->in = -1;
+    while (!waitpid(process->pid, &state, WNOHANG)) {
+        if (signals_stopping()) return fail(STOPPED, "stopped");
+        poll(&(struct pollfd){.fd = signals_fd(), .events = POLLIN}, 1, POLL_MS);
+    }
     process->pid = 0;
     if (WIFEXITED(state) && !WEXITSTATUS(state)) return OK;
     snprintf(path, sizeof path, "/proc/self/fd/%d", process->log);

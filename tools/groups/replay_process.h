@@ -34,8 +34,9 @@ void replay_process_end_input(struct replay_process *process);
 // must have been called); UNAVAILABLE.
 status replay_process_next(struct replay_process *process, double seconds, const char **line, size_t *size);
 
-// Waits for its end, whose output has ended. OK for exit code 0. Otherwise fails with the last line of its log, without
-// the program's name; the status is its exit code's if it has that meaning, else UNAVAILABLE.
+// Closes its input and waits for its end, whose output has ended. OK for exit code 0; STOPPED when this program is
+// asked to stop. Otherwise fails with the last line of its log, without the program's name; the status is its exit
+// code's if it has that meaning, else UNAVAILABLE.
 status replay_process_wait(struct replay_process *process);
 
 // Kills it if it runs, and frees everything.

@@ -299,6 +299,7 @@ static status man_page(const char *program, struct buf *out) {
                       ".SH ENVIRONMENT\n"
                       ".TP\n.B CARAVAN_LIB\na directory with the plug\\-in for GPUs\n"
                       ".TP\n.B CARAVAN_CUBLASLT\nthe file of cuBLASLt, or none\n"
+                      ".TP\n.B CARAVAN_NCCL\nthe file of NCCL, or none\n"
                       ".TP\n.B CARAVAN_AMX\nnone leaves AMX unused\n"
                       ".TP\n.B CARAVAN_ONEDNN\nnone leaves oneDNN unused\n"
                       ".TP\n.B CARAVAN_DEBUG\n1 logs where an error came from\n");

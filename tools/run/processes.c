@@ -20,7 +20,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/config/name_list.h"
@@ -40,12 +39,6 @@ enum {
 };
 static const double restart_seconds = 0.1;
 
-// A number for the next start of the ranks that no earlier one had, also not under an earlier supervisor.
-static void processes_draw_start(struct processes *processes) {
-    const int64_t now = (int64_t)(clock_realtime() * 1000);
-    processes->start = now > processes->start ? now : processes->start + 1;
-}
-
 status processes_init(struct processes *processes, struct deployment *deployment) {
     const char *dir, *run = deployment->pipeline->run;
     struct arena *arena = &processes->arena;
@@ -53,13 +46,12 @@ status processes_init(struct processes *processes, struct deployment *deployment
     TRY(path_program_dir(arena, &dir));
     NEW(&processes->list, deployment->count);
     processes->logs = arena_printf(arena, "%s/logs", run);
-    processes_draw_start(processes);
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *replica = &deployment->replicas[i];
         if (!replica->stage || replica->machine != deployment->here) continue;
         struct process *process = &processes->list[processes->count++];
         const struct pipeline_stage *stage = replica->stage;
-        size_t count = 0, capacity = key_list_count(&stage->options.given) + 7;
+        size_t count = 0, capacity = key_list_count(&stage->options.given) + 6;
         process->replica = replica;
         process->settled = -1;
         process->name = replica->name;
@@ -80,10 +72,10 @@ status processes_init(struct processes *processes, struct deployment *deployment
         if (stage->program) process->argv[count++] = arena_printf(arena, "--timeout=%.17g", stage->timeout);
         for (const struct key *key = stage->options.given.first; key && !stage->program; key = key->next) {
             const char *value = key->value;
+            if (pipeline_does_without(deployment->pipeline, stage, key, deployment->here)) continue;
             if (!strcmp(key->name, "device")) TRY(device_of_slot(key->value, replica->slot, arena, &value));
             process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, value);
         }
-        if (replica->rank) process->argv[count++] = process->start;
         assert(count < capacity);
     }
     return OK;
@@ -130,7 +122,6 @@ status processes_start(struct processes *processes, double now) {
             result = fail(UNAVAILABLE, "%s: %s; %s runs without a log", process->log, strerror(errno), process->name);
             log = open("/dev/null", O_WRONLY | O_CLOEXEC);
         }
-        snprintf(process->start, sizeof process->start, "--start=%lld", (long long)processes->start);
         // Before the process can write to it.
         process->log_start = fstat(log, &info) ? 0 : info.st_size;
         const pid_t pid = fork();
@@ -189,14 +180,22 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
         if (waitpid(info.si_pid, &state, 0) != info.si_pid) return fail(BUG, "waitpid: %s", strerror(errno));
     }
     struct process *process = *ended, *counts = process; // where its failures are counted: of ranks they are one count
-    while (process->replica->rank && counts->replica->number > 1) counts--;
+    while (process->replica->rank && counts > processes->list && counts[-1].replica->stage == counts->replica->stage)
+        counts--;
     process->pid = 0;
     const int number = WIFSIGNALED(state) ? WTERMSIG(state) : 0, code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
     char end[PROCESS_END_SIZE];
     process->failed = number || code;
-    if (process->ended_by_other) { // it is started when that one is
-        process->ended_by_other = false;
+    // A wrong command line and bad input stay so, and end the run at once, whoever ended first.
+    const bool final = !number && (code == USAGE || code == DATAERR), with_other = process->ended_by_other;
+    process->ended_by_other = false;
+    if (with_other && !final) { // it is started when that one is
         *how = NULL;
+        return OK;
+    }
+    if (!process->failed && process->replica->rank) {
+        *how = "ended as it was asked to; starting it again";
+        process->start_after = now + restart_seconds;
         return OK;
     }
     if (settled > counts->settled) {
@@ -227,13 +226,12 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
     process_describe_end(process, number, code, end);
     snprintf(text, sizeof text, "%s; starting it again", end);
     if (number == SIGTERM || number == SIGINT || number == SIGHUP) return OK;
-    // A wrong command line and bad input stay so, and end the run at once. Any other failure may be the moment's: the
-    // process is started again after a pause, which doubles while it fails early, and ends the run when it has failed
-    // MAX_FAILURES times while the run was not done with one group more.
+    // Any other failure than a final one may be the moment's: the process is started again after a pause, which doubles
+    // while it fails early, and ends the run when it has failed MAX_FAILURES times while the run was not done with one
+    // group more.
     counts->failures++;
     const int doublings = counts->failures < MAX_BACKOFF ? counts->failures : MAX_BACKOFF;
     if (now - process->started < EARLY_SECONDS) process->start_after = now + restart_seconds * (1 << doublings);
-    const bool final = !number && (code == USAGE || code == DATAERR);
     if (final || counts->failures == MAX_FAILURES) {
         const status result = code == USAGE || code == DATAERR || code == UNAVAILABLE ? (status)code : BUG;
         return final ? fail(result, "%s %s", process->name, end)
@@ -247,17 +245,19 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
     return OK;
 }
 
-void processes_end_ranks(struct processes *processes, const struct process *ended) {
-    if (!ended->replica->rank) return;
-    processes_draw_start(processes);
+size_t processes_end_ranks(struct processes *processes, const struct pipeline_stage *stage, double before,
+                           double start_after) {
+    size_t count = 0;
     for (size_t i = 0; i < processes->count; i++) {
-        struct process *other = &processes->list[i];
-        if (other == ended || other->replica->stage != ended->replica->stage) continue;
-        if (other->start_after < ended->start_after) other->start_after = ended->start_after;
-        if (!other->pid) continue;
-        other->ended_by_other = true;
-        process_kill(other);
+        struct process *rank = &processes->list[i];
+        if (!rank->replica->rank || rank->replica->stage != stage) continue;
+        if (rank->start_after < start_after) rank->start_after = start_after;
+        if (!rank->pid || rank->started > before) continue;
+        rank->ended_by_other = true;
+        process_kill(rank);
+        count++;
     }
+    return count;
 }
 
 status processes_rotate_logs(const struct processes *processes) {

@@ -11,7 +11,6 @@ struct process {
     const char *name;      // "rollout-2"
     const char *log;       // RUN/logs/NAME.log
     char **argv;           // of its program, ends with NULL
-    char start[32];        // of a rank: one of these arguments, which start of all ranks it belongs to
     bool failed;           // its last end was none that a stage means
     bool ended_by_other;   // killed because another rank of its stage had ended
     pid_t pid;             // also its process group; 0: not running
@@ -27,7 +26,6 @@ struct processes {
     struct process *list;
     size_t count;
     const char *logs; // the directory of the logs
-    int64_t start;    // number of the present start of the ranks: above those of all earlier ones
     struct arena arena;
 };
 
@@ -45,13 +43,15 @@ status processes_start(struct processes *processes, double now);
 // Reaps one process that has ended, if there is one, and kills what it has left in its process group. *ended is the
 // process, or NULL. `settled` is the number of groups that the run is done with. OK when the process shall be
 // restarted; *how says how it ended and when it is started again, and is valid until the next call; it is NULL for a
-// rank that processes_end_ranks has killed. Else USAGE, DATAERR, UNAVAILABLE or BUG: the run must end.
+// rank that processes_end_ranks has killed. A rank that ends well, as it was asked to, has not failed. Else USAGE,
+// DATAERR, UNAVAILABLE or BUG: the run must end.
 status processes_reap(struct processes *processes, double now, int64_t settled, struct process **ended,
                       const char **how);
 
-// The end of a rank is the end of all: kills the other ranks of a process that has ended. That counts as no failure of
-// theirs. They are started again together, with a new number. Does nothing if the process is no rank.
-void processes_end_ranks(struct processes *processes, const struct process *ended);
+// The end of a rank is the end of all: kills the ranks of a stage that were started at `before` at the latest, and
+// returns how many. That counts as no failure of theirs. They are started again together, not before `start_after`.
+size_t processes_end_ranks(struct processes *processes, const struct pipeline_stage *stage, double before,
+                           double start_after);
 
 // Moves the content of each log above 64 MB to LOG.1, where the last one was. The processes go on writing to the log; a
 // line that one writes at that very moment may be lost. UNAVAILABLE when a log cannot be moved; it then stays.

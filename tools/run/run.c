@@ -2,7 +2,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -35,13 +37,14 @@ static status run_set_steps(struct deployment *deployment) {
     const struct optim_options *optim = pipeline_options(last);
     const struct source_options *source = pipeline_options(first);
     int64_t steps = optim->steps;
+    deployment->steps_given = steps != 0;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         bool needed = false; // it computes with a number of steps that the file does not give
         char text[32];
         size_t groups;
         if (!pipeline_stage_runs_on(stage, deployment->here)) continue;
-        if (stage == last)
+        if (stage == last && pipeline_stage_machine(last, 0) == deployment->here) // of ranks only rank 0 does
             needed = !optim->steps && (optim->schedule != OPTIM_SCHEDULE_CONSTANT || optim->warmup_ratio > 0);
         if (stage->kind == &stage_kinds[STAGE_REWARD]) {
             const struct reward_options *reward = pipeline_options(stage);
@@ -88,13 +91,14 @@ static status run(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
     const struct pipeline_stage *optim = pipeline_optim(pipeline);
     const char *machine = deployment_machine(deployment, deployment->here);
-    const bool last_here = pipeline_stage_runs_on(&pipeline->stages[pipeline->stage_count - 1], deployment->here);
+    const bool last_here = pipeline_stage_machine(&pipeline->stages[pipeline->stage_count - 1], 0) == deployment->here;
     // A process without peers has about 20 descriptors: standard streams, libzmq's own, stores, logs, a clip or a
     // checkpoint. A connection to a process and one from it have 3.
-    enum { OWN_FDS = 40, CONNECTION_FDS = 3 };
+    enum { OWN_FDS = 40, CONNECTION_FDS = 3, LOCK_TRIES = 20, LOCK_PAUSE_US = 100000 };
     const size_t needed = OWN_FDS + CONNECTION_FDS * deployment->count;
     struct buf path = {0}, target = {0};
-    int lock = -1, sockets = -1;
+    char before[PATH_MAX];
+    int locks[2] = {-1, -1}, sockets = -1;
     status result;
     uint64_t fds = fd_raise_limit();
     if (fds < needed)
@@ -102,10 +106,21 @@ static status run(struct deployment *deployment) {
                     "a process of this run may need %zu file descriptors, but only %llu are allowed (ulimit -Hn)",
                     needed, (unsigned long long)fds);
     TRY_TO(result, done, dir_make(pipeline->run));
-    // Each machine has one run in a directory. The kernel drops the lock when this process ends; no child inherits it.
-    buf_printf(&path, "%s/lock%s%s", pipeline->run, *machine ? "-" : "", machine);
-    lock = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB)) {
+    // Each machine has one run in a directory, for which RUN/lock is locked. Machines that share the directory lock
+    // that for all of them, and each locks RUN/lock-MACHINE for itself. The kernel drops a lock when this process ends;
+    // no child inherits it.
+    for (int i = 0; i < (*machine ? 2 : 1); i++) {
+        const int kind = *machine && !i ? LOCK_SH : LOCK_EX;
+        buf_clear(&path);
+        buf_printf(&path, "%s/lock%s%s", pipeline->run, i ? "-" : "", i ? machine : "");
+        const int lock = locks[i] = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        bool locked = false;
+        for (int tries = 0; lock >= 0 && !locked && tries < LOCK_TRIES; tries++) {
+            if (tries) usleep(LOCK_PAUSE_US); // a run that has said goodbye to `caravan stop` has still to exit
+            locked = !flock(lock, kind | LOCK_NB);
+            if (!locked && errno != EWOULDBLOCK) break;
+        }
+        if (locked) continue;
         result = lock >= 0 && errno == EWOULDBLOCK
                      ? fail(USAGE, "%s: another caravan run is using this directory", pipeline->run)
                      : fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno));
@@ -134,13 +149,17 @@ static status run(struct deployment *deployment) {
         buf_clear(&path);
         buf_printf(&path, "%s/metrics.jsonl", pipeline->run);
         buf_printf(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out);
+        const ssize_t size = readlink(path.data, before, sizeof before);
+        const bool same = size == (ssize_t)target.size && !memcmp(before, target.data, target.size);
+        if (size > 0 && !same) unlink(path.data); // a link to another `out`
         if (symlink(target.data, path.data) && errno != EEXIST)
             TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno)));
     }
-    result = supervisor_run(deployment);
+    result = supervisor_run(deployment, locks[*machine != 0]);
 done:
     if (sockets >= 0) close(sockets);
-    if (lock >= 0) close(lock);
+    for (int i = 0; i < 2; i++)
+        if (locks[i] >= 0) close(locks[i]);
     buf_release(&path);
     buf_release(&target);
     return result;
@@ -156,6 +175,14 @@ status run_main(struct subcommand_call *call) {
     struct utsname host = {0};
     struct buf text = {0};
     status result;
+    // A run's own file says where the run was, before its directory was moved or copied.
+    char here[PATH_MAX], there[PATH_MAX];
+    const char *beside = path_parent(&call->arena, call->path);
+    if (pipeline->run_at.line && !strcmp(path_base_name(call->path), "pipeline.yaml") &&
+        path_exists(path_join(&call->arena, beside, "ledger.lmdb")) && realpath(beside, here) &&
+        (!realpath(pipeline->run, there) || strcmp(here, there) != 0))
+        return fail(USAGE, "%s: its run was in %s and is now in %s: say so with --set run=%s", call->path,
+                    pipeline->run, here, here);
     const char *path = deployment_shared_key_file(&call->arena, pipeline);
     if (pipeline->slurm_job && pipeline->machine_count > 1 && !given->key && !path_exists(path)) {
         // The nodes of a Slurm job share a key. They start at the same time, and the first one makes it.
@@ -172,8 +199,11 @@ status run_main(struct subcommand_call *call) {
     TRY_TO(result, done, deployment_init(&deployment, pipeline, given->machine, given->key));
     // Says what makes no sense in what this machine is to run; the stages themselves refuse what is wrong.
     inspection.here = deployment.here;
-    inspect_values(&inspection);
-    inspect_chat_templates(&inspection);
+    inspect_files(&inspection);
+    if (!warnings.count) {
+        inspect_values(&inspection);
+        inspect_chat_templates(&inspection);
+    }
     result = diagnostics_report(&warnings, call->path, &text);
     if (text.size) fwrite(text.data, 1, text.size, stderr);
     if (result == OK) result = run(&deployment);

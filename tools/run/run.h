@@ -11,11 +11,12 @@
 // UNAVAILABLE.
 status run_settings_write(const struct pipeline *pipeline);
 
-// Starts this machine's processes, shows how the run goes, restarts what dies, and stops everything at the end. Returns
+// Starts this machine's processes, shows how the run goes, restarts what dies, and stops everything at the end. `lock`
+// is the open file whose lock says that this machine's run is in the directory: the run ends if it is removed. Returns
 // when the source reports that all groups are done, another machine ends the run, or somebody stops it, which returns
 // STOPPED. USAGE, DATAERR, UNAVAILABLE or BUG: the run failed. The terminal was told why, unless fail_text() says it.
 // No process of the run is left in any case.
-status supervisor_run(struct deployment *deployment);
+status supervisor_run(struct deployment *deployment, int lock);
 
 // ---- service.c ----
 //

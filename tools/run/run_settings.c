@@ -120,7 +120,7 @@ status run_settings_write(const struct pipeline *pipeline) {
     status result = OK;
     char *link = path_join(&arena, pipeline->run, "pipeline.yaml");
     char *new_link = path_join(&arena, pipeline->run, "pipeline.yaml.tmp");
-    if (path_exists(link)) TRY_TO(result, done, file_read(link, &before));
+    if (!access(link, F_OK)) TRY_TO(result, done, file_read(link, &before));
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     buf_printf(&text, "# caravan " CARAVAN_VERSION ", commit " CARAVAN_COMMIT ", started %s\n", when);
     TRY_TO(result, done, pipeline_write(pipeline, &text));

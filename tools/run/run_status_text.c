@@ -289,7 +289,7 @@ void run_end_lines(const struct deployment *deployment, const struct run_status 
     buf_puts(out, "\n");
     for (size_t i = 0; i < pipeline->stage_count; i++) scores |= pipeline->stages[i].kind == &stage_kinds[STAGE_SCORE];
     if (!optim) buf_printf(out, "next: caravan %s %s\n", scores ? "eval" : "groups ls", pipeline->run);
-    if (!optim || !pipeline_stage_runs_on(optim, deployment->here)) return;
+    if (!optim || pipeline_stage_machine(optim, 0) != deployment->here) return;
     // Where the newest checkpoint is, and what to do with it: also the options with which the same command trains on.
     struct arena arena = {0};
     char *path = realpath(path_join(&arena, pipeline_value(optim, "out"), "latest"), NULL);
@@ -303,7 +303,16 @@ void run_end_lines(const struct deployment *deployment, const struct run_status 
     if (model->lora || model->adapter) buf_printf(out, "%s --set adapter=", model->dir);
     buf_puts(out, "CHECKPOINT, or train on with ");
     if (limited) buf_printf(out, "--set source.max_steps=%lld ", 2LL * source->max_steps);
-    buf_printf(out, "--set source.epochs=%lld\n", (long long)source->epochs * (limited ? 2 : 1) + !limited);
+    const long long epochs = (long long)source->epochs * (limited ? 2 : 1) + !limited;
+    buf_printf(out, "--set source.epochs=%lld", epochs);
+    // A schedule whose end is given, as RUN/pipeline.yaml does, is over: the learning rate would stay 0.
+    const struct optim_options *options = pipeline_options(optim);
+    const char *step = strrchr(path, '-');
+    const long long done = step ? strtoll(step + 1, NULL, 10) : 0;
+    if (deployment->steps_given && options->schedule == OPTIM_SCHEDULE_COSINE && options->steps <= done)
+        buf_printf(out, " --set optim.steps=%lld",
+                   limited ? 2LL * source->max_steps : (done * epochs + source->epochs - 1) / source->epochs);
+    buf_puts(out, "\n");
     free(path);
 }
 

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -34,6 +35,7 @@
 // which of them know that the run has ended.
 
 struct machine {
+    int index; // in the pipeline
     const char *name, *address;
     struct wire_peer *peer; // connection to its supervisor
     double away_since;      // clock_monotonic() since when it is not there; 0: it is there
@@ -117,9 +119,10 @@ enum {
     END_SECONDS = 2,        // between two announcements of the end
     LINGER_SECONDS = 180,   // given to a machine that is away to come back and hear of the end
     FOUND_SECONDS = 10,     // given to the machines to connect when this one was killed after the end
+    RANK_SECONDS = 5,       // a rank that runs for less belongs to a later start than one that ended elsewhere
     METRICS_SECONDS = 5,    // between two metrics.prom, and looks at the sizes of the logs
-    LAST_REPORTS_MS = 3000, // at most, for the reports that processes send as they end
-    REPORT_MS = 20,         // a while in which none came
+    LAST_REPORTS_MS = 3000, // without one: no more of the reports that processes send as they end will come
+    REPORT_MS = 20,         // the same when all processes have said goodbye
     MESSAGE_SIZE = 1024,
 };
 
@@ -155,14 +158,14 @@ struct supervisor {
     struct notice_sender notices[NOTICE_SENDERS];
     char optim_notice[MESSAGE_SIZE]; // the last thing that optim told the user
     struct node_config config;       // our own
-    int signal_fd, run_fd;           // run_fd: the run's directory
+    int signal_fd, run_fd, lock;     // run_fd: the run's directory; lock: its file
     enum supervisor_state state;
     double due[DEADLINES];            // clock_monotonic()
     double began;                     // clock_monotonic() of the start
     bool everywhere;                  // once it is stopping: the run stops on all machines
     bool end_found;                   // the run had ended before this program was started
     bool interrupted;                 // by a signal
-    bool gone;                        // the run's directory was moved or removed
+    bool gone;                        // the run's directory was moved, or it or the files in it were removed
     bool metrics_failed, logs_failed; // metrics.prom could not be written, or a log not be moved, the last time
     struct append_queue events;
     status result; // of the run, once it is stopping
@@ -177,28 +180,42 @@ struct supervisor {
 // again later.
 static void supervisor_write(const struct supervisor *supervisor, const char *text) {
     enum { INDENT = 2 };
-    struct buf lines = {0};
-    if (supervisor->terminal) {
-        int columns;
-        terminal_size(STDERR_FILENO, &columns, NULL);
-        fputs("\r\033[K", stderr);
-        text_wrap(text, (int)strlen(log_name()) + INDENT, INDENT, columns, &lines);
+    struct buf clean = {0}, lines = {0};
+    int columns;
+    if (!supervisor->terminal) {
+        log_info("%s", text);
+        return;
     }
-    log_info("%s", lines.size ? lines.data : text);
+    buf_printf(&clean, "%s", text);
+    log_clean(clean.data);
+    terminal_size(STDERR_FILENO, &columns, NULL);
+    fputs("\r\033[K", stderr);
+    text_wrap(clean.data, (int)strlen(log_name()) + INDENT, INDENT, columns, &lines);
+    log_lines("%s", lines.size ? lines.data : clean.data);
+    buf_release(&clean);
     buf_release(&lines);
 }
 
-// Adds an event about `name` to events.jsonl. A disk that is full for a while ends nothing.
+// Whether the files in the run's directory were removed, with the lock: another run may begin there.
+static bool supervisor_is_emptied(const struct supervisor *supervisor) {
+    struct stat lock;
+    return !fstat(supervisor->lock, &lock) && !lock.st_nlink;
+}
+
+// Adds an event about `name` to events.jsonl. A disk that is full for a while ends nothing. The text may be cut within
+// a character.
 static void supervisor_add_event(struct supervisor *supervisor, enum event_kind kind, const char *name,
                                  const char *text) {
-    struct buf line = {0};
+    struct buf line = {0}, clean = {0};
     const bool failing = supervisor->events.failing;
-    if (!supervisor->events.path) return;
+    if (!supervisor->events.path || supervisor_is_emptied(supervisor)) return;
+    utf8_replace(text, strlen(text), &clean);
     buf_printf(&line, "{\"time\": %.3f, \"kind\": \"%s\", \"name\": ", clock_realtime(), event_kinds[kind]);
     json_print_string(&line, name, strlen(name));
     buf_puts(&line, ", \"text\": ");
-    json_print_string(&line, text, strlen(text));
+    json_print_string(&line, clean.data ? clean.data : "", clean.size);
     buf_puts(&line, "}\n");
+    buf_release(&clean);
     if (append_queue_add(&supervisor->events, line.data, line.size) != OK && !failing)
         supervisor_write(supervisor, fail_text());
     buf_release(&line);
@@ -223,7 +240,8 @@ static void supervisor_log_failure(const struct supervisor *supervisor, status r
 }
 
 // Logs how many notices were left out since the last one of the same stage, where it is time (`all`: everywhere). A
-// quarantined sample stands in the source's log, whichever stage found it.
+// quarantined sample stands in the source's log, whichever stage found it. Once the run is stopping, the last one of
+// optim is logged itself: it may say what the run waits for.
 static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
     for (int i = 0; i < NOTICE_SENDERS && *supervisor->notices[i].name; i++) {
         struct notice_sender *sender = &supervisor->notices[i];
@@ -231,10 +249,16 @@ static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
         if (!sender->left_out) continue;
         notice_sender_refill(sender, clock_monotonic());
         if (sender->spare < 1 && !all) continue;
+        const bool last = supervisor->state >= SUPERVISOR_STOPPING && sender->replica &&
+                          !strcmp(sender->name, stage_kinds[STAGE_OPTIM].name);
+        if (last) sender->left_out--;
         if (sender->replica > 1) snprintf(number, sizeof number, "-%lld", (long long)sender->replica);
-        supervisor_log(supervisor, sender->replica ? EVENT_NOTICE : EVENT_QUARANTINED, sender->name,
-                       "%s: and %lld more: see %s/logs/%s%s.log", sender->name, (long long)sender->left_out,
-                       supervisor->deployment->pipeline->run, sender->replica ? sender->name : "source", number);
+        if (sender->left_out)
+            supervisor_log(supervisor, sender->replica ? EVENT_NOTICE : EVENT_QUARANTINED, sender->name,
+                           "%s: and %lld more: see %s/logs/%s%s.log", sender->name, (long long)sender->left_out,
+                           supervisor->deployment->pipeline->run, sender->replica ? sender->name : "source", number);
+        if (last)
+            supervisor_log(supervisor, EVENT_NOTICE, sender->name, "%s: %s", sender->name, supervisor->optim_notice);
         sender->spare = sender->spare < 1 ? 0 : sender->spare - 1;
         sender->left_out = 0;
     }
@@ -242,15 +266,19 @@ static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
 
 // ---- stopping ----
 
+// Sends a message to the other machines' supervisors. One that is gone gets nothing.
+static void supervisor_tell(struct supervisor *supervisor, const struct wire_message *message) {
+    struct wire_peer *peer = wire_first_peer(supervisor->wire, "report", false);
+    for (; peer; peer = wire_next_peer(peer))
+        if (!strcmp(peer->name, SUPERVISOR_NAME)) (void)wire_send(supervisor->wire, peer, message, NULL);
+}
+
 // Sends a message to the clients that watch the run and, if it comes from this machine, to the other machines'
 // supervisors. A peer that is gone gets nothing.
 static void supervisor_publish(struct supervisor *supervisor, const struct wire_message *message, bool from_here) {
-    struct wire *wire = supervisor->wire;
-    struct wire_peer *peer = from_here ? wire_first_peer(wire, "report", false) : NULL;
-    for (; peer; peer = wire_next_peer(peer))
-        if (!strcmp(peer->name, SUPERVISOR_NAME)) (void)wire_send(wire, peer, message, NULL);
-    for (peer = wire_first_peer(wire, "watch", true); peer; peer = wire_next_peer(peer))
-        (void)wire_send(wire, peer, message, NULL);
+    if (from_here) supervisor_tell(supervisor, message);
+    struct wire_peer *peer = wire_first_peer(supervisor->wire, "watch", true);
+    for (; peer; peer = wire_next_peer(peer)) (void)wire_send(supervisor->wire, peer, message, NULL);
 }
 
 static struct wire_message supervisor_end(const struct supervisor *supervisor) {
@@ -268,12 +296,12 @@ static void supervisor_announce(struct supervisor *supervisor) {
 // ends on all machines; otherwise the others wait for this one.
 static void supervisor_stop(struct supervisor *supervisor, status result, bool everywhere, const char *reason) {
     if (supervisor->state >= SUPERVISOR_STOPPING) return;
-    supervisor->state = SUPERVISOR_STOPPING;
     supervisor->everywhere = everywhere;
     supervisor->due[DUE_KILL] = clock_monotonic() + STOP_SECONDS;
     supervisor->result = result;
     snprintf(supervisor->reason, sizeof supervisor->reason, "%s", reason);
     supervisor_sum_up(supervisor, true);
+    supervisor->state = SUPERVISOR_STOPPING;
     if (result != OK && result != END) supervisor_log(supervisor, EVENT_FAILED, "", "%s", supervisor->reason);
     service_notify(&supervisor->service, "STOPPING=1");
     const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
@@ -288,12 +316,21 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
     }
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = *here ? here : SUPERVISOR_NAME, .machine = here, .reason = supervisor->reason};
-    if (everywhere)
+    const struct wire_message goodbye = supervisor_end(supervisor);
+    if (everywhere) {
         supervisor_announce(supervisor);
-    else
-        supervisor_publish(supervisor, &notice, true);
+    } else { // the clients' run ends, too, and the goodbye at the very end may be lost
+        supervisor_tell(supervisor, &notice);
+        supervisor_publish(supervisor, &goodbye, false);
+    }
     for (size_t i = 0; i < supervisor->processes.count; i++)
         if (supervisor->processes.list[i].pid) kill(supervisor->processes.list[i].pid, SIGTERM);
+    // Ranks end when rank 0 lets them, which is on another machine.
+    const struct pipeline_stage *optim = pipeline_optim(supervisor->deployment->pipeline);
+    const bool follow = optim && pipeline_stage_runs_on(optim, supervisor->deployment->here) &&
+                        pipeline_stage_machine(optim, 0) != supervisor->deployment->here;
+    const struct wire_message end = {.kind = MESSAGE_RANK_ENDED, .name = follow ? optim->name : ""};
+    if (follow && !everywhere) supervisor_tell(supervisor, &end);
 }
 
 // Whether the run is over here: no process is left, and the other machines know it or had the time to hear of it.
@@ -359,9 +396,12 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         if (info.ssi_signo == SIGCHLD) continue;
         if (!supervisor->interrupted) {
             supervisor->interrupted = true;
-            supervisor_log(supervisor, EVENT_STOPPED, "",
-                           "stopping; the same command resumes the run (Ctrl-C again: stop at once)");
-            supervisor_stop(supervisor, END, false, "stopped by a signal; the other machines wait for it");
+            if (supervisor->state < SUPERVISOR_STOPPING) // otherwise it may be done, and only waits for a machine
+                supervisor_log(supervisor, EVENT_STOPPED, "",
+                               "stopping; the same command resumes the run (Ctrl-C again: stop at once)");
+            supervisor_stop(supervisor, END, false,
+                            supervisor->machine_count ? "stopped by a signal; the other machines wait for it"
+                                                      : "stopped by a signal");
             continue;
         }
         // Only a second Ctrl-C stops at once: service managers and batch systems repeat SIGTERM.
@@ -374,15 +414,23 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         if (!ended) return;
         const bool stopping = supervisor->state >= SUPERVISOR_STOPPING;
         // Rank 0 ends when all is saved: another one that is still there then hangs.
-        const bool over = stopping && ended->replica->rank && ended->replica->number == 1;
-        if (over || (how && (!stopping || ended->failed))) processes_end_ranks(&supervisor->processes, ended);
+        // Another one that ends well was let go by rank 0, whose own end follows and says why.
+        const bool first = ended->replica->number == 1;
+        const bool ends_all =
+            ended->replica->rank && (stopping ? first || (how && ended->failed) : how && (first || ended->failed));
+        if (ends_all) {
+            const struct wire_message end = {
+                .kind = MESSAGE_RANK_ENDED, .name = ended->replica->stage->name, .replica = ended->replica->number};
+            processes_end_ranks(&supervisor->processes, ended->replica->stage, INFINITY, ended->start_after);
+            if (pipeline_stage_machine_count(ended->replica->stage) > 1) supervisor_tell(supervisor, &end);
+        }
         if (stopping) continue; // its last report may still come
         run_status_forget(supervisor->run_status, ended->replica);
         if (result == OK) {
             run_status_restarted(supervisor->run_status, ended->replica);
             if (how)
                 supervisor_log(supervisor, EVENT_RESTARTED, ended->name, "%s %s%s", ended->name, how,
-                               ended->replica->rank ? ", and the other ranks with it" : "");
+                               ends_all ? ", and the other ranks with it" : "");
         } else {
             supervisor_stop(supervisor, result, true, fail_text());
         }
@@ -416,6 +464,47 @@ static status supervisor_on_end(struct supervisor *supervisor, struct wire_peer 
     return wire_send(supervisor->wire, peer, &end, NULL);
 }
 
+// Tells a supervisor that is there again what it may have missed: that the ranks here have ended, or are to end. They
+// are not started before all their machines are there.
+static void supervisor_repeat_rank_ended(struct supervisor *supervisor, struct wire_peer *peer) {
+    const struct pipeline_stage *optim = pipeline_optim(supervisor->deployment->pipeline);
+    const struct replica *first = NULL; // of the ranks here
+    bool runs = false;
+    for (size_t i = 0; i < supervisor->processes.count; i++) {
+        const struct process *process = &supervisor->processes.list[i];
+        if (!process->replica->rank || process->replica->stage != optim) continue;
+        if (!first) first = process->replica;
+        runs |= process->pid != 0;
+    }
+    if (!first || pipeline_stage_machine_count(optim) < 2) return;
+    const bool asks = supervisor->state >= SUPERVISOR_STOPPING && !supervisor->everywhere && first->number > 1;
+    const struct wire_message end = {
+        .kind = MESSAGE_RANK_ENDED, .name = optim->name, .replica = runs ? 0 : first->number};
+    if (asks || !runs) (void)wire_send(supervisor->wire, peer, &end, NULL);
+}
+
+// The ranks here end, too: at once, or well if the other machine stops. One that has begun again already stays.
+static void supervisor_on_rank_ended(struct supervisor *supervisor, const struct machine *other,
+                                     const struct wire_message *message) {
+    const struct pipeline_stage *stage = pipeline_optim(supervisor->deployment->pipeline);
+    const double now = clock_monotonic();
+    const bool stopping = supervisor->state >= SUPERVISOR_STOPPING;
+    if (stopping && message->replica != 1) return;
+    if (!message->replica) {
+        for (size_t i = 0; i < supervisor->processes.count; i++) {
+            const struct process *process = &supervisor->processes.list[i];
+            if (process->replica->stage == stage && process->replica->number == 1 && process->pid)
+                kill(process->pid, SIGTERM);
+        }
+        return;
+    }
+    const double before = stopping ? now : now - RANK_SECONDS;
+    if (processes_end_ranks(&supervisor->processes, stage, before, now) && !stopping)
+        supervisor_log(supervisor, EVENT_RESTARTED, stage->name,
+                       "%s: rank %lld has ended on %s; starting the ranks here again", stage->name,
+                       (long long)message->replica - 1, other->name);
+}
+
 static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
     const struct wire_message *message = &event->message;
     struct wire_peer *peer = event->peer;
@@ -435,6 +524,7 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
             struct wire_message before;
             if (run_status_replay(run_status, i, now, &before)) (void)wire_send(supervisor->wire, peer, &before, NULL);
         }
+        if (machine && !peer->client) supervisor_repeat_rank_ended(supervisor, peer);
         if (!machine || !peer->client) return OK;
         machine->stopped = machine->ended = false;
         supervisor_log(supervisor, EVENT_CONNECTED, machine->name, "%s is connected", machine->name);
@@ -476,6 +566,15 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         return OK;
     case MESSAGE_END:
         return supervisor_on_end(supervisor, peer, machine, message);
+    case MESSAGE_RANK_ENDED: {
+        const struct pipeline_stage *optim = pipeline_optim(supervisor->deployment->pipeline);
+        if (!machine) return wire_reject(supervisor->wire, peer, "RANK_ENDED: only a supervisor knows it");
+        if (!optim || strcmp(message->name, optim->name) != 0 || message->replica < 0 ||
+            message->replica > pipeline_stage_ranks(optim))
+            return wire_reject(supervisor->wire, peer, "RANK_ENDED: there is no such rank");
+        supervisor_on_rank_ended(supervisor, machine, message);
+        return OK;
+    }
     default:
         return OK;
     }
@@ -543,19 +642,31 @@ static void supervisor_on_tick(struct supervisor *supervisor) {
     }
     supervisor_sum_up(supervisor, false);
     // The run ends when its directory was moved or removed: its processes find files by their paths, and would wait for
-    // ever to write them, or begin a new directory. They are killed, because none can save anything.
+    // ever to write them, or begin a new directory. They are killed, because none can save anything. Where the files in
+    // it were removed, with the lock, another run may begin there.
     const bool works = supervisor->state < SUPERVISOR_STOPPING || processes_running(&supervisor->processes);
-    if (works && !supervisor->gone && !fstat(supervisor->run_fd, &own) &&
-        (stat(run, &found) ? errno == ENOENT || errno == ENOTDIR
-                           : found.st_dev != own.st_dev || found.st_ino != own.st_ino)) {
+    const bool emptied = supervisor_is_emptied(supervisor);
+    const bool moved = !fstat(supervisor->run_fd, &own) &&
+                       (stat(run, &found) ? errno == ENOENT || errno == ENOTDIR
+                                          : found.st_dev != own.st_dev || found.st_ino != own.st_ino);
+    if (works && !supervisor->gone && (emptied || moved)) {
         supervisor->gone = true;
-        snprintf(text, sizeof text,
-                 "%.700s is gone: it was moved or removed. The run stops; it goes on with `run:` set to where it is",
-                 run);
-        supervisor->result = UNAVAILABLE; // also where it was being stopped
+        snprintf(text, sizeof text, "the files in %.700s were removed. The run stops", run);
+        if (moved)
+            snprintf(
+                text, sizeof text,
+                "%.700s is gone: it was moved or removed. The run stops; it goes on with `run:` set to where it is",
+                run);
+        if (emptied) (void)append_queue_release(&supervisor->events); // the next run's events are its own
+        supervisor->result = UNAVAILABLE;                             // also where it was being stopped
         if (supervisor->state >= SUPERVISOR_STOPPING) supervisor_write(supervisor, text);
         supervisor_stop(supervisor, UNAVAILABLE, true, text);
         supervisor_kill(supervisor);
+    }
+    if (works && supervisor->state != SUPERVISOR_WAITING && !supervisor->gone && now >= due[DUE_METRICS]) {
+        due[DUE_METRICS] = now + METRICS_SECONDS;
+        supervisor_write_metrics(supervisor, now);
+        supervisor_log_failure(supervisor, processes_rotate_logs(&supervisor->processes), &supervisor->logs_failed);
     }
     if (supervisor->state >= SUPERVISOR_STOPPING) {
         supervisor_kill_late(supervisor);
@@ -578,27 +689,36 @@ static void supervisor_on_tick(struct supervisor *supervisor) {
         return;
     }
     supervisor->state = SUPERVISOR_RUNNING;
+    // Ranks of which some are on a machine that is away would wait for those in vain.
+    for (size_t i = 0; i < supervisor->processes.count && longest_away; i++) {
+        struct process *process = &supervisor->processes.list[i];
+        for (size_t m = 0; m < supervisor->machine_count && process->replica->rank; m++)
+            if (!supervisor->machines[m].peer->open && process->start_after <= now &&
+                pipeline_stage_runs_on(process->replica->stage, supervisor->machines[m].index))
+                process->start_after = now + TICK_MS * 1e-3;
+    }
     if (processes_start(&supervisor->processes, now) != OK)
         supervisor_log(supervisor, EVENT_NOTICE, "", "%s", fail_text());
     while (run_status_warning(supervisor->run_status, now, line))
         supervisor_log(supervisor, EVENT_SLOW, "", "%s", line->data);
-    if (now >= due[DUE_METRICS]) {
-        due[DUE_METRICS] = now + METRICS_SECONDS;
-        supervisor_write_metrics(supervisor, now);
-        supervisor_log_failure(supervisor, processes_rotate_logs(&supervisor->processes), &supervisor->logs_failed);
-    }
     supervisor_show_progress(supervisor, now);
 }
 
 // Takes the last reports of the processes, which have all ended, writes the run's final counters, and says what the run
 // has come to.
 static void supervisor_finish(struct supervisor *supervisor) {
-    const int64_t until = clock_monotonic_ms() + LAST_REPORTS_MS;
     struct wire_event event = {.kind = WIRE_READABLE};
     status result = OK;
     bool connected = true; // a process whose goodbye has not come; of one that was killed it never comes
-    while (result == OK && (connected || event.kind != WIRE_TIMEOUT) && clock_monotonic_ms() < until) {
+    int64_t silent_ms = 0, looked_at = clock_monotonic_ms();
+    while (result == OK && (connected || event.kind != WIRE_TIMEOUT) && silent_ms < LAST_REPORTS_MS) {
         result = wire_poll(supervisor->wire, REPORT_MS, &event);
+        // Where this program was not scheduled, what they sent is still to be read. Other machines go on sending.
+        const int64_t now = clock_monotonic_ms(), passed = now - looked_at;
+        const struct wire_peer *sender = event.peer;
+        const bool report = sender && !strcmp(sender->purpose, "report") && strcmp(sender->name, SUPERVISOR_NAME) != 0;
+        silent_ms = report ? 0 : silent_ms + (passed < REPORT_MS ? passed : REPORT_MS);
+        looked_at = now;
         if (result == OK) result = supervisor_on_event(supervisor, &event);
         struct wire_peer *peer = wire_first_peer(supervisor->wire, "report", true);
         while (peer && !strcmp(peer->name, SUPERVISOR_NAME)) peer = wire_next_peer(peer);
@@ -642,6 +762,8 @@ static status supervisor_open(struct supervisor *supervisor) {
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return fail(BUG, "sigprocmask: %s", strerror(errno));
     supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (supervisor->signal_fd < 0) return fail(UNAVAILABLE, "signalfd: %s", strerror(errno));
+    struct stat lock;
+    if (fstat(supervisor->lock, &lock) || !lock.st_nlink) supervisor->lock = -1; // a file system that counts no links
     supervisor->run_fd = open(pipeline->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (supervisor->run_fd < 0) return fail(UNAVAILABLE, "%s: %s", pipeline->run, strerror(errno));
     // The machines may share the run's directory.
@@ -669,7 +791,8 @@ static status supervisor_open(struct supervisor *supervisor) {
         const struct pipeline_machine *other = &pipeline->machines[i];
         if (i == deployment->here) continue;
         struct machine *machine = &supervisor->machines[supervisor->machine_count++];
-        *machine = (struct machine){.name = other->name, .address = other->address, .away_since = clock_monotonic()};
+        *machine = (struct machine){
+            .index = i, .name = other->name, .address = other->address, .away_since = clock_monotonic()};
         TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, &deployment->replicas[i]), other->key,
                          "report", &machine->peer));
     }
@@ -690,8 +813,9 @@ static status supervisor_open(struct supervisor *supervisor) {
     return result;
 }
 
-status supervisor_run(struct deployment *deployment) {
+status supervisor_run(struct deployment *deployment, int lock) {
     struct supervisor supervisor = {.deployment = deployment,
+                                    .lock = lock,
                                     .began = clock_monotonic(),
                                     .signal_fd = -1,
                                     .run_fd = -1,

@@ -251,13 +251,15 @@ status top_main(struct subcommand_call *call) {
     struct top top = {.terminal = isatty(STDOUT_FILENO)};
     const double began = clock_monotonic();
     double shown = 0;
-    bool answered = false; // the supervisor has sent something
-    bool ended = false;    // the run has, or the user of this program wants no more
+    struct wire_peer *supervisor = NULL;
+    double lost_at = 0;     // when the supervisor has gone without a goodbye, 0: it is there
+    double answered_at = 0; // when the supervisor has first sent something, 0: it has not
+    bool ended = false;     // the run has, or the user of this program wants no more
     status result;
     TRY_TO(result, done, signals_open());
     TRY_TO(result, done, watcher_open(&top.watcher, call->pipeline, given->run.machine, given->run.key, "top"));
     run_status_new(&top.run_status, &top.watcher.deployment);
-    TRY_TO(result, done, watcher_connect(&top.watcher, top.watcher.deployment.here, NULL));
+    TRY_TO(result, done, watcher_connect(&top.watcher, top.watcher.deployment.here, &supervisor));
     top.redraws = top.terminal && !given->once;
     if (top.redraws && keyboard_open()) wire_add_fd(top.watcher.wire, STDIN_FILENO);
     while (!signals_stopping() && !ended) {
@@ -266,15 +268,13 @@ status top_main(struct subcommand_call *call) {
         char key;
         TRY_TO(result, done, wire_poll(top.watcher.wire, WAIT_MS, &event));
         if (event.kind == WIRE_REFUSED) TRY_TO(result, done, fail(UNAVAILABLE, "%s", message->reason));
-        if (event.kind == WIRE_GONE && !event.orderly)
-            TRY_TO(result, done,
-                   fail(UNAVAILABLE, "lost the run in %s: its supervisor was killed or does not answer",
-                        top.watcher.deployment.pipeline->run));
-        if (event.kind == WIRE_GONE) ended = true;
+        if (event.kind == WIRE_GONE && event.orderly) ended = true;
+        if (event.kind == WIRE_GONE) lost_at = clock_monotonic();
+        if (event.kind == WIRE_JOINED) lost_at = 0; // again, if this program was stopped by Ctrl-Z for a while
         if (event.kind == WIRE_READABLE && keyboard_in_foreground() && read(STDIN_FILENO, &key, 1) == 1 && key == 'q')
             break;
         if (event.kind == WIRE_MESSAGE) {
-            answered = true;
+            if (answered_at <= 0) answered_at = clock_monotonic();
             if (message->kind == MESSAGE_STATUS) run_status_update(top.run_status, message, clock_monotonic());
             if (message->kind == MESSAGE_NOTICE)
                 snprintf(top.notices[top.notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
@@ -285,10 +285,21 @@ status top_main(struct subcommand_call *call) {
             }
         }
         const double now = clock_monotonic();
-        if (!answered && now - began > WATCHER_ANSWER_SECONDS) TRY_TO(result, done, watcher_not_active(&top.watcher));
-        // All replicas have reported after a second.
-        if (!answered || now - shown < given->seconds || (given->once && now - began < 2)) continue;
+        const bool answered = answered_at > 0;
+        const double since = !answered ? began : lost_at > 0 ? lost_at : now; // nothing was heard
+        // One that waits for other machines has nothing to show.
+        const bool starting = !answered && supervisor->open && top.watcher.deployment.machines > 1;
+        const bool waits = starting ? now - since <= WATCHER_ANSWER_SECONDS : watcher_waits(&top.watcher, since);
+        if (!waits && !ended && !answered) TRY_TO(result, done, watcher_not_active(&top.watcher));
+        if (!waits && !ended)
+            TRY_TO(result, done,
+                   fail(UNAVAILABLE, "lost the run in %s: its supervisor was killed or does not answer",
+                        top.watcher.deployment.pipeline->run));
+        // All replicas have reported a second later.
+        if (!answered || now - shown < given->seconds || (given->once && now - answered_at < 2)) continue;
         shown = now;
+        // A table that is redrawn says who is silent.
+        top.watcher.told |= top.redraws;
         while (run_status_warning(top.run_status, now, &top.text)) // as the supervisor writes it
             snprintf(top.notices[top.notice_count++ % NOTICES], NOTICE, "%s", top.text.data);
         TRY_TO(result, done, top_show(&top));

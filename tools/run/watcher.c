@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -23,8 +24,8 @@
 // ---- active_runs ----
 
 // caravan ls: the runs that are active on this machine, as their processes show in /proc: each supervisor holds
-// RUN/lock open. Step and groups are those that a run has last written to metrics.prom, which it does every 5 seconds;
-// nobody is asked.
+// RUN/lock open, and one of several machines RUN/lock-MACHINE, too. Step and groups are those that a run has last
+// written to metrics.prom, which it does every 5 seconds; nobody is asked.
 
 const struct option_table ls_table = {
     .program = "caravan ls",
@@ -62,15 +63,16 @@ static bool active_run_find_lock(struct active_run *out, bool *unknown) {
     snprintf(path, sizeof path, "/proc/%ld/fd", out->pid);
     DIR *dir = opendir(path);
     *unknown = !dir && errno == EACCES;
-    for (struct dirent *entry; dir && !found && (entry = readdir(dir));) {
+    for (struct dirent *entry; dir && !*out->machine && (entry = readdir(dir));) { // a machine's run has both
         const ssize_t size = readlinkat(dirfd(dir), entry->d_name, target, sizeof target - 1);
         target[size > 0 ? size : 0] = 0;
         const char *slash = strrchr(target, '/');
         if (!slash || *target != '/' || strncmp(slash + 1, name, sizeof name - 1) != 0) continue;
         const char *end = strstr(slash, removed), *machine = slash + sizeof name;
-        out->removed = end && !end[sizeof removed - 1];
-        if (!out->removed) end = machine + strlen(machine);
+        const bool gone = end && !end[sizeof removed - 1];
+        if (!gone) end = machine + strlen(machine);
         if (machine < end && *machine++ != '-') continue;
+        out->removed = gone;
         snprintf(out->run, sizeof out->run, "%.*s", (int)(slash - target), target);
         snprintf(out->machine, sizeof out->machine, "%.*s", (int)(end - machine), machine);
         found = true;
@@ -119,27 +121,33 @@ static void active_run_read(struct active_run *run) {
     buf_release(&text);
 }
 
+// Sets *out to the next active run that /proc lists, with `run` "" where this user may not see it. Returns false after
+// the last one.
+static bool active_runs_next(DIR *proc, struct active_run *out) {
+    for (struct dirent *entry; (entry = readdir(proc));) {
+        char path[64], line[512] = "";
+        bool unknown;
+        *out = (struct active_run){.pid = strtol(entry->d_name, NULL, 10)};
+        if (out->pid <= 0) continue;
+        snprintf(path, sizeof path, "/proc/%ld/cmdline", out->pid);
+        FILE *file = fopen(path, "re");
+        const size_t size = file ? fread(line, 1, sizeof line - 1, file) : 0, first = strlen(line);
+        if (file) fclose(file);
+        if (size <= first || strcmp(path_base_name(line), "caravan") != 0 || strcmp(line + first + 1, "run") != 0)
+            continue;
+        if (active_run_find_lock(out, &unknown) || unknown) return true; // otherwise it has not begun, or has ended
+    }
+    return false;
+}
+
 // Appends a table with a row for each active run, or nothing if there is none: its directory, step, groups, state, time
 // since its start, process. Of another user's run only user and process are known, unless this user is root.
 // UNAVAILABLE.
 static status active_runs_table(struct buf *out) {
     DIR *dir = opendir("/proc");
     if (!dir) return fail(UNAVAILABLE, "/proc: %s", strerror(errno));
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        struct active_run run = {.pid = strtol(entry->d_name, NULL, 10)};
-        char path[64], line[512] = "", step[24] = "-", groups[48] = "-", since[32] = "-", name[64];
-        bool unknown;
-        if (run.pid <= 0) continue;
-        snprintf(path, sizeof path, "/proc/%ld/cmdline", run.pid);
-        FILE *file = fopen(path, "re");
-        const size_t size = file ? fread(line, 1, sizeof line - 1, file) : 0, first = strlen(line);
-        if (file) fclose(file);
-        if (size <= first || strcmp(path_base_name(line), "caravan") != 0 || strcmp(line + first + 1, "run") != 0)
-            continue;
-        if (!active_run_find_lock(&run, &unknown)) {
-            if (!unknown) continue; // it has not begun, or has ended
-            *run.run = *run.machine = 0;
-        }
+    for (struct active_run run; active_runs_next(dir, &run);) {
+        char path[64], step[24] = "-", groups[48] = "-", since[32] = "-", name[64];
         if (!out->size) buf_printf(out, "%8s %15s  %-8s %9s %7s  %s\n", "STEP", "GROUPS", "STATE", "AGE", "PID", "RUN");
         active_run_read(&run);
         const long long age = (long long)run.age;
@@ -196,6 +204,38 @@ status watcher_not_active(const struct watcher *watcher) {
     return watcher_say_active("no run of this file is active in", watcher->deployment.pipeline->run);
 }
 
+// Whether the process is that of an active run: it has the run's lock open.
+static bool watcher_is_active(long process) {
+    struct active_run run = {.pid = process};
+    bool unknown;
+    return process && active_run_find_lock(&run, &unknown);
+}
+
+// Finds the process of this machine's supervisor, 0 if this user sees none.
+static void watcher_find_process(struct watcher *watcher) {
+    const struct deployment *deployment = &watcher->deployment;
+    char here[PATH_MAX];
+    if (watcher_is_active(watcher->process)) return;
+    watcher->process = 0;
+    DIR *dir = realpath(deployment->pipeline->run, here) ? opendir("/proc") : NULL;
+    for (struct active_run run; dir && !watcher->process && active_runs_next(dir, &run);)
+        if (!run.removed && !strcmp(run.run, here) &&
+            !strcmp(run.machine, deployment_machine(deployment, deployment->here)))
+            watcher->process = run.pid;
+    if (dir) closedir(dir);
+}
+
+bool watcher_waits(struct watcher *watcher, double since) {
+    const double silent = clock_monotonic() - since;
+    if (silent <= WATCHER_ANSWER_SECONDS) return true;
+    if (silent > WATCHER_BUSY_SECONDS) return false;
+    watcher_find_process(watcher);
+    if (!watcher->process) return false;
+    if (!watcher->told) log_info("the run's process %ld does not answer yet; waiting for it", watcher->process);
+    watcher->told = true;
+    return true;
+}
+
 status watcher_open(struct watcher *watcher, struct pipeline *pipeline, const char *machine, const char *key,
                     const char *name) {
     struct deployment *deployment = &watcher->deployment;
@@ -235,7 +275,7 @@ void watcher_close(struct watcher *watcher) {
 // ---- stop ----
 
 // caravan stop FILE|RUN: stops a run on all its machines, as Ctrl-C does on one. It asks every supervisor that it
-// reaches, each of which tells the others, and waits until they have ended.
+// reaches, each of which tells the others, and waits until they have ended, and the one here has exited.
 
 static const struct option stop_options[] = {RUN_MEMBER, {0}};
 const struct option_table stop_table = {.program = "caravan stop",
@@ -270,6 +310,7 @@ static status stop_on_event(struct stop *stop, const struct wire_event *event) {
         if (there->state == STOP_NOT_REACHED)
             log_info("stopping%s%s; waiting for the end", *machine ? " " : "", machine);
         there->state = STOP_ASKED;
+        if ((int)i == deployment->here) watcher_find_process(&stop->watcher);
         return wire_send(stop->watcher.wire, event->peer, &end, NULL);
     case WIRE_GONE:
         there->state = event->orderly ? STOP_ENDED : STOP_LOST;
@@ -288,14 +329,15 @@ status stop_main(struct subcommand_call *call) {
     struct stop stop = {0};
     const struct deployment *deployment = &stop.watcher.deployment;
     const double began = clock_monotonic();
-    bool missed = false; // a machine was not reached in time
+    bool late = false;    // who has not answered is not waited for
+    bool stopped = false; // the run
     status result;
     TRY_TO(result, done, signals_open());
     TRY_TO(result, done, watcher_open(&stop.watcher, call->pipeline, given->machine, given->key, "stop"));
     NEW(&stop.machines, deployment->machines);
     for (size_t i = 0; i < deployment->machines; i++)
         TRY_TO(result, done, watcher_connect(&stop.watcher, (int)i, &stop.machines[i].peer));
-    for (bool stopped = false; !stopped && !signals_stopping();) {
+    while (!stopped && !signals_stopping()) {
         struct wire_event event;
         size_t reached = 0, left = 0;
         TRY_TO(result, done, wire_poll(stop.watcher.wire, WAIT_MS, &event));
@@ -303,21 +345,25 @@ status stop_main(struct subcommand_call *call) {
         const double now = clock_monotonic();
         for (size_t i = 0; i < deployment->machines; i++) {
             struct stop_machine *machine = &stop.machines[i];
-            // Who does not come back in time was killed.
-            if (machine->state == STOP_LOST && now - machine->lost_at > WATCHER_ANSWER_SECONDS)
-                machine->state = STOP_ENDED;
+            const bool lost = machine->state == STOP_LOST, gone = lost || machine->state == STOP_ENDED;
+            // The process here may be too busy, and has still to exit when it has said goodbye: then the next run can
+            // begin. Who else does not come back in time was killed.
+            const bool active = gone && (int)i == deployment->here && watcher_is_active(stop.watcher.process);
+            if (lost && now - machine->lost_at > WATCHER_ANSWER_SECONDS && !active) machine->state = STOP_ENDED;
             reached += machine->state != STOP_NOT_REACHED;
-            left += machine->state == STOP_ASKED || machine->state == STOP_LOST;
+            left += machine->state == STOP_ASKED || machine->state == STOP_LOST || active;
         }
-        const bool late = now - began > WATCHER_ANSWER_SECONDS;
+        const bool missed = late; // it was said who that is
+        const bool awaited = stop.machines[deployment->here].state == STOP_NOT_REACHED;
+        if (!late) late = awaited ? !watcher_waits(&stop.watcher, began) : now - began > WATCHER_ANSWER_SECONDS;
         if (!reached && late) TRY_TO(result, done, watcher_not_active(&stop.watcher));
         for (size_t i = 0; late && !missed && i < deployment->machines; i++)
             if (stop.machines[i].state == STOP_NOT_REACHED)
                 log_info("%s is not reached from here", deployment_machine(deployment, (int)i));
-        missed = late;
         stopped = reached && !left && (late || reached == deployment->machines);
         if (stopped) log_info("the run has stopped");
     }
+    if (!stopped) result = fail(STOPPED, "interrupted before the end of the run, which stops if it was reached");
 done:
     watcher_close(&stop.watcher);
     free(stop.machines);

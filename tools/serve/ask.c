@@ -131,8 +131,14 @@ static status ask_take_group(struct ask *ask, const char *run, const char *id, s
     group->trained = (struct trained){0};
     group->times = (struct stage_times){0};
     group->quarantine = (struct quarantine){0};
-    const struct source_options *source = chat_stage_options(ask->chat, "source");
-    if (source) ask->chat->given.media_root = source->media_root;
+    if (chat_is_run(arena, run)) { // not the model's run, whose media may lie elsewhere
+        struct pipeline *pipeline = NULL;
+        TRY(chat_read_run(&pipeline, arena, run));
+        const struct pipeline_stage *source = pipeline_find_stage(pipeline, "source");
+        const char *root = source ? pipeline_value(source, "media_root") : NULL;
+        ask->chat->given.media_root = root ? arena_strndup(arena, root, strlen(root)) : NULL;
+        pipeline_free(&pipeline);
+    }
     for (size_t i = 0; i < group->prompt.message_count; i++)
         for (size_t k = 0; k < group->prompt.messages[i].part_count; k++) {
             const struct part *part = &group->prompt.messages[i].parts[k];
@@ -200,37 +206,50 @@ static status ask_answer(struct ask *ask) {
     return OK;
 }
 
-// Asks the questions that are read from standard input: on a terminal one after the other, else one.
-static status ask_read_questions(struct ask *ask) {
-    const bool terminal = isatty(STDIN_FILENO);
-    struct line_reader lines = {.fd = STDIN_FILENO};
+// Asks what standard input, which is no terminal, has to its end, without the newlines there.
+static status ask_read_question(struct ask *ask) {
+    enum { READ_SIZE = 65536 };
     struct buf all = {0};
+    status result;
+    for (ssize_t got = 1; got > 0; all.size += (size_t)got) {
+        TRY_TO(result, done, buf_reserve_large(&all, READ_SIZE));
+        got = fd_read(STDIN_FILENO, all.data + all.size, READ_SIZE);
+        if (got < 0) TRY_TO(result, done, fail(DATAERR, "standard input: %s", strerror(errno)));
+    }
+    while (all.size && strchr("\r\n", all.data[all.size - 1])) all.size--;
+    all.data[all.size] = 0;
+    if (!all.data[strspn(all.data, " \t\r\n\v\f")]) TRY_TO(result, done, fail(USAGE, "there is no question"));
+    TRY_TO(result, done, ask_add_question(ask, all.data));
+    result = ask_answer(ask);
+done:
+    buf_release(&all);
+    return result;
+}
+
+// Asks the questions that are typed, one after the other.
+static status ask_read_questions(struct ask *ask) {
+    struct line_reader lines = {.fd = STDIN_FILENO};
+    struct buf question = {0};
     status result = OK;
     while (result == OK) {
         const char *line;
         size_t size;
-        if (terminal) fputs("> ", stderr);
+        fputs("> ", stderr);
         result = line_reader_next(&lines, -1, &line, &size);
         if (result != OK || !line) continue;
-        if (terminal) buf_clear(&all);
-        if (all.size) buf_puts(&all, "\n");
-        buf_append(&all, line, size);
-        if (!terminal) continue;
+        buf_clear(&question);
+        buf_append(&question, line, size);
         struct group *group = ask->prompt.group;
         if (group->completions) { // the answer before
             const struct string text = group->completions[0].text;
             chat_set_text(&ask->prompt, chat_add_message(&ask->prompt, "assistant", 1), text.data, text.size);
         }
-        result = ask_add_question(ask, all.data);
+        result = ask_add_question(ask, question.data);
         if (result == OK) result = ask_answer(ask);
     }
-    if (terminal) fputs("\n", stderr);
-    if (result == END && !terminal) {
-        result = all.size ? ask_add_question(ask, all.data) : fail(USAGE, "there is no question");
-        if (result == OK) result = ask_answer(ask);
-    }
+    fputs("\n", stderr);
     line_reader_release(&lines);
-    buf_release(&all);
+    buf_release(&question);
     return result == END ? OK : result;
 }
 
@@ -259,7 +278,7 @@ status ask_main(struct subcommand_call *call) {
         if (!strcmp(template, "default"))
             buf_puts(text, prompt_template_default);
         else
-            TRY_TO(result, done, file_read(template, text));
+            TRY_TO(result, done, template_read(template, text));
         const struct string whole = {text->data, text->size};
         TRY_TO(result, done, prompt_template_parse(&ask.template, template, whole));
     }
@@ -270,7 +289,7 @@ status ask_main(struct subcommand_call *call) {
         TRY_TO(result, done, ask_add_question(&ask, question));
         result = ask_answer(&ask);
     } else {
-        result = ask_read_questions(&ask);
+        result = isatty(STDIN_FILENO) ? ask_read_questions(&ask) : ask_read_question(&ask);
     }
 done:
     if (result == BAD_SAMPLE) result = DATAERR;

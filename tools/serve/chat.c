@@ -15,11 +15,9 @@
 
 // ---- the model ----
 
-// Reads the pipeline file of a run.
-static status chat_read_run(struct chat *chat, const char *run) {
+status chat_read_run(struct pipeline **out, struct arena *arena, const char *run) {
     struct buf diagnostics = {0};
-    const status result =
-        pipeline_read(&chat->pipeline, path_join(&chat->arena, run, "pipeline.yaml"), true, NULL, 0, &diagnostics);
+    const status result = pipeline_read(out, path_join(arena, run, "pipeline.yaml"), true, NULL, 0, &diagnostics);
     if (result != OK)
         fail_prefix(result, "%.*s", (int)strcspn(diagnostics.data ? diagnostics.data : "", "\n"),
                     diagnostics.data ? diagnostics.data : "");
@@ -27,8 +25,8 @@ static status chat_read_run(struct chat *chat, const char *run) {
     return result;
 }
 
-static bool chat_is_run(struct chat *chat, const char *name) {
-    return path_exists(path_join(&chat->arena, name, "pipeline.yaml"));
+bool chat_is_run(struct arena *arena, const char *name) {
+    return path_exists(path_join(arena, name, "pipeline.yaml"));
 }
 
 const void *chat_stage_options(const struct chat *chat, const char *stage) {
@@ -82,11 +80,11 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
     struct chat *chat = *out;
     pthread_mutex_init(&chat->lock, NULL);
     chat->dir = arena_strndup(&chat->arena, name, strlen(name));
-    const bool is_run = chat_is_run(chat, name);
+    const bool is_run = chat_is_run(&chat->arena, name);
     if (is_run)
-        TRY(chat_read_run(chat, name));
-    else if (settings && chat_is_run(chat, settings))
-        TRY(chat_read_run(chat, settings));
+        TRY(chat_read_run(&chat->pipeline, &chat->arena, name));
+    else if (settings && chat_is_run(&chat->arena, settings))
+        TRY(chat_read_run(&chat->pipeline, &chat->arena, settings));
     const struct rollout_options *rollout = chat_stage_options(chat, "rollout");
     const struct pipeline_stage *optim = is_run ? pipeline_optim(chat->pipeline) : NULL;
     if (optim) {
@@ -123,6 +121,7 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
         (struct common_options){.device = given->device, .threads = given->threads, .precision = given->precision};
     NEW(&chat->model, 1);
     TRY(stage_model_open_alone(chat->model, &chat->given, chat_request_frames, chat));
+    chat->model->input.max_prompt_tokens = (size_t)chat->max_prompt_tokens;
     if (!chat->given.adapter) TRY(chat_is_random(chat, &random));
     if (random)
         log_info("%s was never trained (its weights are as initialised): nothing sensible can be expected", chat->dir);
@@ -160,10 +159,17 @@ void chat_prompt_init(struct chat_prompt *prompt) {
     group->prompt.present = true;
 }
 
-void chat_prompt_release(struct chat_prompt *prompt) {
+void chat_prompt_drop_media(struct chat_prompt *prompt) {
     for (size_t i = 0; i < prompt->frames_count; i++) buf_release(&prompt->frames[i].record);
     free(prompt->frames);
     free(prompt->data);
+    prompt->frames = NULL;
+    prompt->data = NULL;
+    prompt->frames_count = prompt->data_count = 0;
+}
+
+void chat_prompt_release(struct chat_prompt *prompt) {
+    chat_prompt_drop_media(prompt);
     stage_input_release(&prompt->input); // before the group
     group_free(&prompt->group);
     *prompt = (struct chat_prompt){0};
@@ -172,10 +178,13 @@ void chat_prompt_release(struct chat_prompt *prompt) {
 struct part *chat_add_message(struct chat_prompt *prompt, const char *role, size_t count) {
     struct group *group = prompt->group;
     struct prompt *own = &group->prompt;
-    struct message *messages = arena_alloc(&group->arena, (own->message_count + 1) * sizeof *messages);
-    if (own->message_count) memcpy(messages, own->messages, own->message_count * sizeof *messages);
-    struct message *message = &messages[own->message_count++];
-    own->messages = messages;
+    const size_t before = own->message_count;
+    if (!(before & (before - 1))) { // full: the array doubles
+        struct message *messages = arena_alloc(&group->arena, (2 * before + 1) * sizeof *messages);
+        if (before) memcpy(messages, own->messages, before * sizeof *messages);
+        own->messages = messages;
+    }
+    struct message *message = &own->messages[own->message_count++];
     group_string(group, &message->role, role, strlen(role));
     message->parts = arena_alloc(&group->arena, (count + 1) * sizeof *message->parts);
     message->part_count = count;

@@ -11,6 +11,14 @@
 #include "shared/stage/stage_model.h"
 #include "tools/tools.h"
 
+// ---- runs ----
+
+// Whether a directory is a run's: it has a pipeline file. `arena` is for a path.
+bool chat_is_run(struct arena *arena, const char *name);
+
+// Reads the pipeline file of a run. DATAERR or USAGE with its first mistake. Free it with pipeline_free.
+status chat_read_run(struct pipeline **out, struct arena *arena, const char *run);
+
 // ---- the model ----
 
 // What `caravan ask` and `caravan serve` take: the first member of their options.
@@ -89,11 +97,14 @@ struct chat_prompt {
 // Makes an empty prompt. Release it with chat_prompt_release.
 void chat_prompt_init(struct chat_prompt *prompt);
 
+// Frees the frames and forgets the data. The prompt can be added, but not be prepared again.
+void chat_prompt_drop_media(struct chat_prompt *prompt);
+
 // Frees the group and the frames.
 void chat_prompt_release(struct chat_prompt *prompt);
 
 // Adds a message of `count` parts, and returns these: chat_set_text or chat_set_medium fills each. Pointers to parts of
-// other messages stay valid.
+// other messages stay valid. All messages of the prompt must have been added so.
 struct part *chat_add_message(struct chat_prompt *prompt, const char *role, size_t count);
 
 // Makes the part a text.
@@ -113,8 +124,8 @@ bool chat_decode_base64(struct string text, struct buf *out);
 // prompt of its own, while another one generates.
 status chat_prepare(struct chat *chat, struct chat_prompt *prompt);
 
-// Adds a request with the prompt to the generator, once after chat_prepare. `request` is all but the prompt. Failures
-// as generator_add.
+// Adds a request with the prompt to the generator, once after chat_prepare. `request` is all but the prompt; a
+// temperature below 1e-30 is taken as 0. Failures as generator_add.
 status chat_add(struct chat *chat, struct chat_prompt *prompt, const struct generate_request *request);
 
 // ---- texts of answers ----

@@ -92,11 +92,27 @@ static status openai_check_parameters(const struct json *body, struct openai_ref
     return OK;
 }
 
+// Checks that a value is an object with no key but those of `keys`, which ends with NULL.
+static status openai_check_keys(const struct json *object, const char *const *keys, const char *where,
+                                struct openai_refusal *refusal) {
+    if (!json_is(object, JSON_OBJECT)) return openai_refuse(refusal, where, "must be an object");
+    JSON_EACH(item, object) {
+        bool known = item->type == JSON_NULL;
+        for (const char *const *key = keys; *key && !known; key++) known = string_equals(item->key, *key);
+        if (!known) return openai_refuse(refusal, where, "'%s' is not supported", item->key.data);
+    }
+    return OK;
+}
+
 status openai_parse(struct openai_request *out, struct arena *arena, struct string text,
                     const struct openai_limits *limits, struct openai_refusal *refusal) {
+    enum { MOST_VALUES = 1 << 20 }; // each takes far more memory than its text
     const int64_t most = limits->max_new_tokens;
     struct json *body;
-    *refusal = (struct openai_refusal){.code = 400};
+    size_t values = 1; // at most
+    for (size_t i = 0; i < text.size; i++) values += text.data[i] == ',' || text.data[i] == '[' || text.data[i] == '{';
+    *refusal = (struct openai_refusal){.code = values > MOST_VALUES ? 413 : 400};
+    if (values > MOST_VALUES) return fail(DATAERR, "the body has more than %d values or commas", MOST_VALUES);
     *out = (struct openai_request){.count = 1, .temperature = 1, .top_p = 1, .max_new_tokens = most};
     TRY(json_parse_object(&body, arena, text.data, text.size, "the body"));
     TRY(openai_check_parameters(body, refusal));
@@ -114,9 +130,10 @@ status openai_parse(struct openai_request *out, struct arena *arena, struct stri
     const struct json *options = json_at(body, "stream_options");
     TRY(openai_get_bool(body, "stream", &out->stream, refusal));
     TRY(openai_get_bool(body, "logprobs", &out->logprobs, refusal));
+    if (options && !out->stream) return openai_refuse(refusal, "stream_options", "belongs to a stream");
+    if (options)
+        TRY(openai_check_keys(options, (const char *const[]){"include_usage", NULL}, "stream_options", refusal));
     TRY(openai_get_bool(options, "include_usage", &out->include_usage, refusal));
-    if (options && (!out->stream || options->type != JSON_OBJECT))
-        return openai_refuse(refusal, "stream_options", "must be an object, and belongs to a stream");
     if (out->stream && out->logprobs)
         return openai_refuse(refusal, "logprobs", "a stream has no log-probabilities: ask without `stream`");
     TRY(openai_get_int(body, "max_tokens", 1, most, &out->max_new_tokens, refusal));
@@ -142,18 +159,6 @@ status openai_parse(struct openai_request *out, struct arena *arena, struct stri
 }
 
 // ---- messages ----
-
-// Checks that a value is an object with no key but those of `keys`, which ends with NULL.
-static status openai_check_keys(const struct json *object, const char *const *keys, const char *where,
-                                struct openai_refusal *refusal) {
-    if (!json_is(object, JSON_OBJECT)) return openai_refuse(refusal, where, "must be an object");
-    JSON_EACH(item, object) {
-        bool known = item->type == JSON_NULL;
-        for (const char *const *key = keys; *key && !known; key++) known = string_equals(item->key, *key);
-        if (!known) return openai_refuse(refusal, where, "'%s' is not supported", item->key.data);
-    }
-    return OK;
-}
 
 // Makes a part of a text, or of a medium's address: data: with base64, or a file below media_root.
 static status openai_fill_part(struct chat_prompt *prompt, struct part *part, const struct json *given,

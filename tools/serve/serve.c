@@ -28,7 +28,9 @@
 #include "tools/serve/openai.h"
 
 // PREPARING is also how many jobs, with their frames in memory, are prepared before the generator takes them.
-enum { SPARE_CONNECTIONS = 32, LARGEST_BODY = 32 << 20, PREPARING = 4 };
+// A request is not read while a prompt is computed, so it has REQUEST_SECONDS to come. When the server is to end, what
+// still comes or is not taken has END_SECONDS after the last answer.
+enum { SPARE_CONNECTIONS = 32, LARGEST_BODY = 32 << 20, PREPARING = 4, REQUEST_SECONDS = 600, END_SECONDS = 30 };
 
 struct serve_options {
     struct chat_options chat;
@@ -44,9 +46,10 @@ static const struct option serve_options[] = {
                 "file with the key that requests must have (default: anybody may ask)"),
     TOOL_OPTION(serve_options, name, OPTION_STRING, "name of the model in requests (default: its directory's)"),
     TOOL_OPTION(serve_options, media_root, OPTION_FILE,
-                "directory of the pictures and clips that requests may name (default: they may name none)"),
+                "directory of the pictures and clips that requests may name (default: they may name none)",
+                .directory = true),
     TOOL_OPTION(serve_options, rows, OPTION_INT, "the most answers that are decoded side by side",
-                .default_value = "64", .low = 1, .high = 1024),
+                .default_value = "64", .low = 1, .high = MAX_GENERATOR_ROWS),
     TOOL_OPTION(serve_options, queue, OPTION_INT, "the most requests beyond --rows that may wait; others are refused",
                 .default_value = "64", .low = 1, .high = 10000),
     CHAT_OPTIONS,
@@ -76,7 +79,7 @@ struct serve_job {
     enum serve_state state;    // under the lock
     struct serve *serve;       // to which it belongs
     struct http_request *http; // NULL: the client has gone away
-    struct arena arena;        // of `request`
+    struct arena arena;        // of `request`, which has only its numbers and stops when the job runs
     struct openai_request request;
     struct openai_head head;
     struct chat_prompt prompt;
@@ -105,19 +108,23 @@ struct serve {
 
 // ---- jobs ----
 
-// Takes a job that no thread works on out of the list, if it is there, and frees it.
-static void serve_free(struct serve_job *job) {
+// Takes a job out of the list, if it is there: no thread works on it from then on. Under the lock.
+static void serve_unlink(struct serve_job *job) {
     struct serve *serve = job->serve;
-    pthread_mutex_lock(&serve->lock);
     struct serve_job **link = &serve->jobs;
     while (*link && *link != job) link = &(*link)->next;
-    if (*link) {
-        *link = job->next;
-        serve->job_count--;
-        serve->ahead -= job->state == SERVE_PREPARED;
-        pthread_cond_signal(&serve->changed);
-    }
-    pthread_mutex_unlock(&serve->lock);
+    if (!*link) return;
+    *link = job->next;
+    serve->job_count--;
+    serve->ahead -= job->state == SERVE_PREPARED;
+    pthread_cond_signal(&serve->changed);
+}
+
+// Frees a job that no thread works on.
+static void serve_free(struct serve_job *job) {
+    pthread_mutex_lock(&job->serve->lock);
+    serve_unlink(job);
+    pthread_mutex_unlock(&job->serve->lock);
     if (job->http) job->http->tag = NULL;
     for (int64_t i = 0; job->texts && i < job->request.count; i++) chat_text_release(&job->texts[i]);
     free(job->texts);
@@ -131,6 +138,7 @@ static void serve_free(struct serve_job *job) {
 static void serve_leave(struct serve_job *job) {
     pthread_mutex_lock(&job->serve->lock);
     const bool used = job->state == SERVE_IN_WORK || job->state == SERVE_RUNNING;
+    if (!used) serve_unlink(job); // before a thread takes it
     pthread_mutex_unlock(&job->serve->lock);
     if (job->http) job->http->tag = NULL;
     job->http = NULL;
@@ -309,6 +317,7 @@ static void serve_handle_chat(struct serve *serve, struct http_request *http) {
     const struct openai_limits limits = {
         .model = serve->name, .count = serve->given->rows, .max_new_tokens = serve->chat->max_new_tokens};
     status result = openai_parse(request, &job->arena, http->body, &limits, &refusal);
+    http_drop_body(http); // `request` has all of it
     if (result == OK) result = openai_fill_prompt(request, &job->prompt, serve->given->media_root, &refusal);
     if (result == OK && !request->seeded && getrandom(&request->seed, sizeof request->seed, 0) != sizeof request->seed)
         result = fail(UNAVAILABLE, "getrandom: %s", strerror(errno));
@@ -348,8 +357,9 @@ static void serve_handle_models(struct serve *serve, struct http_request *http, 
     http_answer(http, 200, "application/json", &body);
 }
 
-static void serve_handle(void *context, struct http_request *http) {
-    static const char models[] = "/v1/models/", scheme[] = "Bearer ";
+// Refuses a request that has not the key before its body takes memory.
+static void serve_admit(void *context, struct http_request *http) {
+    static const char scheme[] = "Bearer ";
     struct serve *serve = context;
     http_add_header(http, "Cross-Origin-Resource-Policy", "same-origin");
     const char *key = http_find_header(http, "Authorization");
@@ -358,8 +368,12 @@ static void serve_handle(void *context, struct http_request *http) {
         http_add_header(http, "WWW-Authenticate", "Bearer");
         serve_refuse(http, &(struct openai_refusal){.code = 401, .name = "invalid_api_key"},
                      "the request has no key, or a wrong one: Authorization: Bearer KEY");
-        return;
     }
+}
+
+static void serve_handle(void *context, struct http_request *http) {
+    static const char models[] = "/v1/models/";
+    struct serve *serve = context;
     if (!strcmp(http->path, "/v1/chat/completions"))
         serve_handle_chat(serve, http);
     else if (!strcmp(http->path, "/v1/models"))
@@ -379,9 +393,9 @@ static void serve_ended(void *context, struct http_request *http, bool sent) {
 
 // ---- the loop ----
 
-// Gives a prepared job to the generator, or answers it if that is not possible.
-static void serve_start(struct serve *serve, struct serve_job *job) {
-    const struct openai_request *request = &job->request;
+// Gives a prepared job to the generator, or answers it if that is not possible. BUG, of which the server ends.
+static status serve_start(struct serve *serve, struct serve_job *job) {
+    struct openai_request *request = &job->request;
     const struct generate_request generate = {.count = (int)request->count,
                                               .temperature = (float)request->temperature,
                                               .top_p = (float)request->top_p,
@@ -392,17 +406,25 @@ static void serve_start(struct serve *serve, struct serve_job *job) {
                                               .stop = serve_on_token};
     status result = job->result == OK ? OK : fail(job->result, "%s", job->reason);
     if (result == OK && job->http) result = chat_add(serve->chat, &job->prompt, &generate);
-    if (result == OK && job->http) {
+    if (result == OK && job->http) { // its media and messages need no memory any more
+        struct arena whole = job->arena;
+        job->arena = (struct arena){0};
+        for (size_t i = 0; i < request->stop_count; i++)
+            arena_string(&job->arena, &request->stops[i], request->stops[i].data, request->stops[i].size);
+        request->messages = NULL;
+        chat_prompt_drop_media(&job->prompt);
+        arena_release(&whole);
         pthread_mutex_lock(&serve->lock);
         job->state = SERVE_RUNNING;
         serve->ahead--;
         pthread_cond_signal(&serve->changed);
         pthread_mutex_unlock(&serve->lock);
-        return;
+        return OK;
     }
     if (result != OK && result != BAD_SAMPLE && result != DATAERR) log_info("a request failed: %s", fail_text());
     if (result != OK) serve_fail(job, result, fail_text());
     serve_free(job);
+    return result == BUG ? BUG : OK;
 }
 
 // Whether a job is in the generator.
@@ -414,19 +436,25 @@ static bool serve_runs(struct serve_job *job) {
 }
 
 static status serve_loop(struct serve *serve) {
+    enum { END_POLL_MS = 100 };
     struct generator **generator = &serve->chat->generator;
-    while (!serve->stopping || generator_busy(*generator) || http_open_requests(serve->http)) {
+    double end = 0; // when what still comes is left, once the server is to end
+    while (!serve->stopping || generator_busy(*generator) ||
+           (http_open_requests(serve->http) && clock_monotonic() < end)) {
         struct pollfd fds[] = {{.fd = http_fd(serve->http), .events = POLLIN},
                                {.fd = serve->prepared, .events = POLLIN},
                                {.fd = serve->stopping ? -1 : signals_fd(), .events = POLLIN}};
         const bool waits = !generator_busy(*generator) && !serve_next(serve);
+        int most = waits ? http_timeout_ms(serve->http) : 0;
         eventfd_t prepared;
-        if (poll(fds, sizeof fds / sizeof *fds, waits ? http_timeout_ms(serve->http) : 0) < 0 && errno != EINTR)
+        if (serve->stopping && (most < 0 || most > END_POLL_MS)) most = END_POLL_MS;
+        if (poll(fds, sizeof fds / sizeof *fds, most) < 0 && errno != EINTR)
             return fail(UNAVAILABLE, "poll: %s", strerror(errno));
         (void)eventfd_read(serve->prepared, &prepared);
         TRY(http_step(serve->http));
         if (signals_stopping() && !serve->stopping) { // no more requests are taken, and those that wait are refused
             serve->stopping = true;
+            end = clock_monotonic() + END_SECONDS;
             http_stop_listening(serve->http);
             for (struct serve_job *next, *job = serve->jobs; job; job = next) {
                 next = job->next;
@@ -436,7 +464,7 @@ static status serve_loop(struct serve *serve) {
             }
         }
         struct serve_job *ready = serve_next(serve);
-        if (ready) serve_start(serve, ready);
+        if (ready) TRY(serve_start(serve, ready));
         const bool busy = generator_busy(*generator);
         const status result = busy ? generator_step(*generator) : OK;
         if (result != OK) { // what runs has failed; the second time in a row, or a bug, is the end
@@ -456,6 +484,7 @@ static status serve_loop(struct serve *serve) {
             continue;
         }
         if (busy) serve->failed = false;
+        if (busy) end = clock_monotonic() + END_SECONDS;
         const struct generated *generated;
         void *tag;
         int count;
@@ -474,6 +503,7 @@ status serve_main(struct subcommand_call *call) {
     snprintf(serve.name, sizeof serve.name, "%.*s", (int)last.size, last.data);
     if (serve.given->name) snprintf(serve.name, sizeof serve.name, "%s", serve.given->name);
     TRY(signals_open());
+    (void)fd_raise_limit(); // each connection and each medium has one
     const char *key_file = serve.given->api_key_file;
     if (key_file) {
         struct buf text = {0};
@@ -487,21 +517,14 @@ status serve_main(struct subcommand_call *call) {
     }
     pthread_mutex_init(&serve.lock, NULL);
     pthread_cond_init(&serve.changed, NULL);
-    TRY_TO(result, done, chat_open(&serve.chat, model, NULL, &serve.given->chat, (int)serve.given->rows));
-    serve.chat->given.media_root = serve.given->media_root;
-    snprintf(serve.fingerprint, sizeof serve.fingerprint, "fp_%016llx",
-             (unsigned long long)stage_model_hash(serve.chat->model));
-    serve.prepared = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (serve.prepared < 0) TRY_TO(result, done, fail(UNAVAILABLE, "eventfd: %s", strerror(errno)));
-    for (; serve.thread_count < PREPARING; serve.thread_count++)
-        if (pthread_create(&serve.threads[serve.thread_count], NULL, serve_prepare, &serve))
-            TRY_TO(result, done, fail(UNAVAILABLE, "cannot start thread %d of %d", serve.thread_count + 1, PREPARING));
-    const struct serve_options *given = serve.given;
+    const struct serve_options *given = serve.given; // its mistakes are told before the model is loaded
     const struct http_options options = {.listen = given->listen,
                                          .host = given->host,
                                          .connections = (int)(given->rows + given->queue) + SPARE_CONNECTIONS,
+                                         .timeout = REQUEST_SECONDS,
                                          .largest_body = LARGEST_BODY,
                                          .context = &serve,
+                                         .admit = serve_admit,
                                          .handle = serve_handle,
                                          .ended = serve_ended,
                                          .describe = serve_describe};
@@ -510,6 +533,15 @@ status serve_main(struct subcommand_call *call) {
     if (!given->host && (!strncmp(address, "0.0.0.0:", 8) || !strncmp(address, "[::]:", 5)))
         TRY_TO(result, done,
                fail(USAGE, "listen: %s: say with --host by which name clients call this machine", given->listen));
+    TRY_TO(result, done, chat_open(&serve.chat, model, NULL, &given->chat, (int)given->rows));
+    serve.chat->given.media_root = given->media_root;
+    snprintf(serve.fingerprint, sizeof serve.fingerprint, "fp_%016llx",
+             (unsigned long long)stage_model_hash(serve.chat->model));
+    serve.prepared = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (serve.prepared < 0) TRY_TO(result, done, fail(UNAVAILABLE, "eventfd: %s", strerror(errno)));
+    for (; serve.thread_count < PREPARING; serve.thread_count++)
+        if (pthread_create(&serve.threads[serve.thread_count], NULL, serve_prepare, &serve))
+            TRY_TO(result, done, fail(UNAVAILABLE, "cannot start thread %d of %d", serve.thread_count + 1, PREPARING));
     if (!http_is_loopback(serve.http) && !*serve.key)
         log_info("warning: whoever reaches %s may ask the model; see --api-key-file", address);
     log_info("serving %s at http://%s/v1", serve.name, address);

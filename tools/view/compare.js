@@ -134,19 +134,20 @@ function compareList(answer, view) {
     const hasA = compareHas(answer, "a"), hasB = compareHas(answer, "b");
     const likely = [...answer.rows.likelihood_a, ...answer.rows.likelihood_b].some(isNumber),
           framed = answer.rows.key.some(key => key !== null);
-    const rows = answer.rows, body = el("tbody", {}), shown = new Map();
+    const rows = answer.rows, body = el("tbody", {}), shown = new Map(),
+          samples = rows.sample.map((sample, i) => sample ?? rows.a[i]); // a group without a sample is its own
     const toggle = async row => {
         const i = Number(row.dataset.id);
         if (shown.has(i)) {
             shown.get(i).remove();
             shown.delete(i);
-            compareOpen.samples.delete(rows.sample[i]);
+            compareOpen.samples.delete(samples[i]);
             row.querySelector("button").setAttribute("aria-expanded", "false");
             return;
         }
         const cell = el("td", {colspan: "7"}, "…"), unfolded = el("tr", {class: "unfolded"}, cell);
         shown.set(i, unfolded);
-        compareOpen.samples.add(rows.sample[i]);
+        compareOpen.samples.add(samples[i]);
         row.after(unfolded);
         row.querySelector("button").setAttribute("aria-expanded", "true");
         try {
@@ -160,8 +161,8 @@ function compareList(answer, view) {
         }
     };
     const append = i => {
-        const sample = rows.sample[i];
-        const change = rows.right_b[i] - rows.right_a[i];
+        const sample = samples[i];
+        const change = rows.change[i], counts = answer.a.size === answer.b.size;
         const row = el("tr", {
             "data-id": i,
             on: {
@@ -189,7 +190,10 @@ function compareList(answer, view) {
                 el("span", {class: change > 0 ? "better"
                         : change < 0          ? "worse"
                                               : "note"},
-                    change === 0 ? "0" : signed(change, 0))),
+                    change === null  ? ABSENT
+                        : !change    ? "0"
+                        : counts     ? signed(rows.right_b[i] - rows.right_a[i], 0)
+                                     : signed(100 * change, 0) + " %")),
             likely ? el("td", {class: "number column-3"},
                          isNumber(rows.likelihood_a[i]) || isNumber(rows.likelihood_b[i])
                              ? `${fixed(rows.likelihood_a[i], 2)} → ${fixed(rows.likelihood_b[i], 2)}`

@@ -53,10 +53,17 @@ function visible(text) {
     return String(text).replace(DOM_UNSEEN, c => `\\u{${c.codePointAt(0).toString(16)}}`);
 }
 
+// The length of the beginning of a text with at most `most` UTF-16 units that has no half of a character at its end.
+function wholeLength(text, most) {
+    if (most >= text.length) return text.length;
+    const code = most > 0 ? text.charCodeAt(most - 1) : 0;
+    return code >= 0xd800 && code < 0xdc00 ? most - 1 : most;
+}
+
 // The text as nodes: what cannot be seen stands in elements of its own. Of more than `most` UTF-16 units the first
 // ones.
 function textNodes(text, most = Infinity) {
-    const whole = String(text), shown = whole.length > most ? whole.slice(0, most) : whole, nodes = [];
+    const whole = String(text), shown = whole.slice(0, wholeLength(whole, most)), nodes = [];
     let at = 0;
     for (const match of shown.matchAll(DOM_UNSEEN)) {
         if (match.index > at) nodes.push(document.createTextNode(shown.slice(at, match.index)));

@@ -58,7 +58,7 @@ function groupShared(completions) {
         for (const other of completions.slice(0, i)) {
             let n = 0;
             while (n < one.text.length && one.text[n] === other.text[n]) n++;
-            most = Math.max(most, n);
+            most = Math.max(most, wholeLength(one.text, n));
         }
         return most;
     });
@@ -109,7 +109,7 @@ function groupText(one, shared, shade, say) {
                 from = end;
             }
         };
-        const end = Math.min(one.text.length, most);
+        const end = wholeLength(one.text, most);
         if (!one.cuts) {
             append(body, 0, end, false);
         } else {
@@ -153,7 +153,8 @@ function groupTokenPointer(one, body, say) {
     const tell = element => {
         const i = Number(element.dataset.token), value = one.logprobs ? one.logprobs[i] : null,
               other = one.reference ? one.reference[i] : null;
-        const from = i ? one.cuts[i - 1] : 0, piece = one.text.slice(from, one.cuts[i]).slice(0, 60);
+        const from = i ? one.cuts[i - 1] : 0, whole = one.text.slice(from, one.cuts[i]),
+              piece = whole.slice(0, wholeLength(whole, 60));
         const lines = [
             `token ${i + 1} of ${one.cuts.length}${
                 one.cuts[i] > from ? `: “${visible(piece).replace(/\n/g, "⏎")}”`
@@ -479,7 +480,7 @@ const groupPage = {
             const box = element.getClientRects()[0] || element.getBoundingClientRect();
             tipShow(text, box.left, box.bottom - 10);
         };
-        const siblings = groupNeighbours(id, query, answer);
+        const siblings = groupNeighbours(id, query, answer, of);
         const step = (to, text, name) => el("button", {
             type: "button",
             class: "icon",
@@ -522,7 +523,7 @@ const groupPage = {
             : null;
         domReplace(view.main, el("div", {class: "title"}, el("h1", {}, textNodes(id, 120)), of ? el("span", {}, "of ", textNodes(of, 40)) : null, el("span", {}, facts.flatMap((fact, i) => i ? [", ", fact] : [fact])), answer.marks.length ? cellsDraw(answer.marks, answer.marks.length, groupHas(group)) : null, silent ? el("span", {}, "no signal: every advantage is 0") : null,
             el("span", {class: "right buttons"}, link("/groups", query, {class: "go", id: "to-list"}, "list"), step(siblings.previous, "◂", "previous"), siblings.place, step(siblings.next, "▸", "next"))),
-        el("div", {class: "group-page"}, groupSide(answer, query), el("div", {class: "texts-of"}, quarantine, completions.length ? [controls, el("div", {class: "cards " + present.layout}, completions.map((one, i) => groupCard(one, shared[i], present.shade, scale, say)))] : quarantine ? null : el("p", {class: "empty"}, "No completions yet."))));
+        el("div", {class: "group-page"}, groupSide(answer, {...query, of}), el("div", {class: "texts-of"}, quarantine, completions.length ? [controls, el("div", {class: "cards " + present.layout}, completions.map((one, i) => groupCard(one, shared[i], present.shade, scale, say)))] : quarantine ? null : el("p", {class: "empty"}, "No completions yet."))));
         const cycle = (list, value, usable = () => true) => {
             for (let i = 1; i <= list.length; i++) {
                 const next = list[(list.indexOf(value) + i) % list.length];
@@ -558,9 +559,10 @@ function groupDeviation(values) {
     return values.length > 1 ? Math.sqrt(values.reduce((sum, v) => sum + (v - mean) ** 2, 0) / (values.length - 1)) : 0;
 }
 
-// The groups before and after: of the last table if this group was in it, else of the store.
-function groupNeighbours(id, query, answer) {
-    const at = groupsList.key === JSON.stringify(query) ? groupsList.ids.indexOf(id) : -1;
+// The groups before and after: of the last table if this group was in it, else of the store. `of`: the source, if not
+// that of the page.
+function groupNeighbours(id, query, answer, of) {
+    const at = !of && groupsList.key === JSON.stringify(query) ? groupsList.ids.indexOf(id) : -1;
     if (at >= 0)
         return {
             previous: groupsList.ids[at - 1],
@@ -572,7 +574,7 @@ function groupNeighbours(id, query, answer) {
         next: answer.next,
         place: isNumber(answer.position)
             ? `${fixed(answer.position)}${
-                  state.live && isNumber(state.live.done) ? " of " + fixed(state.live.done) : ""}`
+                  !of && state.live && isNumber(state.live.done) ? " of " + fixed(state.live.done) : ""}`
             : ""
     };
 }

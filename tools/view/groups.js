@@ -103,7 +103,7 @@ function groupsFilter(run, set, error) {
         chips, wrong);
 }
 
-// Where the matches are. A drag, or the arrow keys with Enter, keeps only these steps.
+// Where the matches are. A drag keeps only these steps, as the field for them does.
 function groupsHistogram(map, set) {
     if (!map || !map.step.length) return null;
     const totals = map.counts.map(row => row.reduce((a, b) => a + b, 0)), most = Math.max(1, maxOf(totals));
@@ -228,17 +228,18 @@ const groupsPage = {
     title: "Groups",
     path: "/groups",
     async draw(view) {
-        const run = state.run, params = here.params, query = groupsQuery(params);
+        const run = await runAsk(view.signal), params = here.params, query = groupsQuery(params);
         const set = change => go("/groups", {...query, ...change}, {replace: true});
         const before = Number(params.before) || 0; // rows before these
+        const ask = () => Promise.all([
+            apiGet("/api/groups", {...query, limit: 200, after: params.after}, view.signal),
+            params.text
+                ? null
+                : apiGet("/api/map", {where: params.where, columns: innerWidth < 820 ? 120 : 400}, view.signal)
+        ]);
         let answer = null, map = null, error = null;
         try {
-            [answer, map] = await Promise.all([
-                apiGet("/api/groups", {...query, limit: 200, after: params.after}, view.signal),
-                params.text
-                    ? null
-                    : apiGet("/api/map", {where: params.where, columns: innerWidth < 820 ? 120 : 400}, view.signal)
-            ]);
+            [answer, map] = await ask();
         } catch (failed) {
             if (!(failed instanceof ApiError) || failed.code !== 400) throw failed;
             error = failed;
@@ -249,7 +250,7 @@ const groupsPage = {
             return {};
         }
         const count = el("b", {id: "matched"}), note = el("small", {}), body = el("div", {class: "panel"}),
-              foot = el("div", {class: "more-rows"});
+              foot = el("div", {class: "more-rows"}), histogram = el("div", {}, groupsHistogram(map, set));
         const say = () => {
             count.textContent = answer.matched === answer.total
                 ? plural(answer.total, "group")
@@ -279,28 +280,32 @@ const groupsPage = {
         };
         say();
         domReplace(view.main, top, el("h2", {}, count, note, el("span", {class: "right"}, cellsLegend())),
-            groupsHistogram(map, set), body, foot);
+            histogram, body, foot);
         rows();
         if (!answer.exact)
-            groupsContinue(view, query, answer, found => {
+            groupsContinue(view, query, ask, answer, (found, matches) => {
+                const drawn = !found.exact && found.rows.id.length === answer.rows.id.length;
                 answer = found;
                 say();
-                rows();
+                if (!drawn) rows();
+                if (matches) domReplace(histogram, groupsHistogram(matches, set));
             });
         return {keys: tableKeys(() => body, row => go("/group/" + encodeURIComponent(row.dataset.id), query))};
     },
 };
 
-// Goes on looking while groups are read one by one, until all are or the table is full.
-async function groupsContinue(view, query, answer, found) {
+// Goes on looking while groups are read one by one, and shows what is found on the way. In the end the rows and the map
+// are asked for again: only then the rows are in their order, and the map's request has found some, too.
+async function groupsContinue(view, query, ask, answer, found) {
     try {
-        while (!answer.exact && answer.cursor && answer.rows.id.length < 200) {
+        while (!answer.exact && answer.cursor) {
             const more = await apiGet("/api/groups", {...query, limit: 200, after: answer.cursor}, view.signal);
-            const rows = Object.fromEntries(
-                Object.keys(more.rows).map(name => [name, [...answer.rows[name], ...more.rows[name]]]));
+            const rows = Object.fromEntries(Object.keys(more.rows).map(
+                name => [name, [...answer.rows[name], ...more.rows[name]].slice(0, 200)]));
             answer = {...more, rows};
             found(answer);
         }
+        found(...await ask());
     } catch (error) {
         if (error.name === "AbortError") return;
         view.main.prepend(problem(error));

@@ -64,7 +64,7 @@ function lampSignal(metrics) {
 
 function lampConsistency(run, metrics) {
     const right = lampLast(metrics, "accuracy");
-    if (run.has.bonus && right) {
+    if (run.has.bonus && run.method === "care" && right) {
         const share = Math.min(1, lampLast(metrics, "bonus_rate") / right);
         return {
             lit: share < 0.9,

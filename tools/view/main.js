@@ -280,13 +280,24 @@ function keyPressed(event) {
 
 // ---- reports of the run ----
 
-// Adds what is new. A viewer that was started again begins anew.
+// Asks again what the run has, which at its beginning is nothing, until it is over. Returns it.
+async function runAsk(signal) {
+    if (api.file || state.run.state === "finished") return state.run;
+    state.run = await apiGet("/api/run", {}, signal);
+    headerDraw();
+    footerDraw();
+    return state.run;
+}
+
+// Adds what is new. A viewer that was started again begins anew, and the history does with other replicas.
 function liveMerge(answer) {
     const before = state.live;
     if (before && answer.seq >= before.seq) {
+        const {time, busy} = before.replicas.name.join() === answer.replicas.name.join() ? before.history
+                                                                                         : {time: [], busy: []};
         answer.history = {
-            time: [...before.history.time, ...answer.history.time].slice(-HISTORY_ROWS),
-            busy: [...before.history.busy, ...answer.history.busy].slice(-HISTORY_ROWS)
+            time: [...time, ...answer.history.time].slice(-HISTORY_ROWS),
+            busy: [...busy, ...answer.history.busy].slice(-HISTORY_ROWS)
         };
         answer.events = [...before.events, ...answer.events].slice(-EVENT_ROWS);
     }

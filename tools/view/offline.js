@@ -164,10 +164,16 @@ function offlineMap(parameters) {
     const map = offlineRoute("/api/map"), kept = offlineSpan(map, parameters);
     let counts = map.counts;
     if (parameters.where) {
+        // Of a group with another number of completions the share counts; all and none of them stay so.
+        const share = row => Math.max(1, Math.min(map.size - 1, Math.round(row.right * map.size / row.count)));
+        const cell = ({right, count}) => right === null ? map.size + 1
+            : !right || count === map.size              ? right
+            : right === count                           ? map.size
+                                                        : share({right, count});
         counts = map.counts.map(row => row.map(() => 0));
         for (const row of offlineMatches({where: parameters.where})) {
             const i = map.step.findIndex((step, k) => row.step <= step && row.step >= map.first[k]);
-            if (i >= 0) counts[i][row.right === null ? map.size + 1 : row.right]++;
+            if (i >= 0) counts[i][cell(row)]++;
         }
     }
     return {
@@ -196,10 +202,10 @@ function offlineCompare(parameters) {
     if (parameters.a !== all.a.name || parameters.b !== all.b.name)
         throw new ApiError(`This file compares ${all.a.name} and ${all.b.name} alone.`, 404, null);
     if (!parameters.cell) return all;
-    const rows = all.rows, change = i => rows.right_b[i] - rows.right_a[i];
+    const rows = all.rows, change = rows.change;
     const kept =
         rows.sample.map((_, i) => i)
-            .filter(i => ({better: change(i) > 0, worse: change(i) < 0, alike: change(i) === 0})[parameters.cell] ??
+            .filter(i => ({better: change[i] > 0, worse: change[i] < 0, alike: change[i] === 0})[parameters.cell] ??
                     `${rows.right_a[i]},${rows.right_b[i]}` === parameters.cell);
     return {
         ...all,

@@ -246,9 +246,9 @@ const overviewPage = {
     title: "Overview",
     path: "/",
     async draw(view) {
-        const run = state.run;
-        let loaded = 0, map = null, data = null;
+        let run = state.run, loaded = 0, map = null, data = null;
         const load = async () => {
+            run = await runAsk(view.signal);
             const span = overviewSpan(), zoomed = Object.keys(span).length > 0, columns = innerWidth < 820 ? 120 : 400;
             const count = filter => overviewCount(filter, view.signal);
             const [metrics, all, answer, quarantine, log, ...counts] = await Promise.all([
@@ -290,9 +290,10 @@ const overviewPage = {
             if (same >= 0) view.main.querySelectorAll(focused.tagName)[same]?.focus({preventScroll: true});
             if (logTop && document.querySelector(".log")) document.querySelector(".log").scrollTop = logTop;
         };
+        const mark = () => [state.live.state, state.live.done].join();
+        let shown = mark(), loading = false; // shown: the mark of what was loaded
         await load();
         drawAll();
-        let step = state.live.step, loading = false;
         return {
             redraw: () => map.draw(),
             live: async () => {
@@ -301,14 +302,17 @@ const overviewPage = {
                     view.main.querySelector("#lamps").replaceWith(lamps);
                     if (flow) view.main.querySelector("#flow").replaceWith(flow);
                 });
-                if (loading || state.live.step === step && state.live.state === "running" ||
-                    performance.now() - loaded < OVERVIEW_RELOAD * 1000)
-                    return;
+                if (loading) return;
                 loading = true;
                 try {
-                    await load();
-                    step = state.live.step;
-                    keep(drawAll);
+                    // A run that has ended is not asked again, so its end is loaded at once.
+                    while (mark() !== shown &&
+                        (state.live.state !== "running" || performance.now() - loaded >= OVERVIEW_RELOAD * 1000)) {
+                        const now = mark();
+                        await load();
+                        shown = now;
+                        keep(drawAll);
+                    }
                 } catch (error) {
                     if (error.name !== "AbortError" && !(error instanceof ApiError)) throw error;
                 } finally {

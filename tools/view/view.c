@@ -350,7 +350,6 @@ status view_main(struct subcommand_call *call) {
     signal(SIGPIPE, SIG_IGN);
     view.sources = arena_alloc(&view.arena, (size_t)call->count * sizeof *view.sources);
     memset(view.sources, 0, (size_t)call->count * sizeof *view.sources);
-    TRY_TO(result, done, signals_open());
     for (int i = 0; i < call->count; i++) {
         view.source_count++;
         TRY_TO(result, done, view_open_source(&view, &view.sources[i], call->list[i]));
@@ -362,6 +361,7 @@ status view_main(struct subcommand_call *call) {
         result = view_html_write(&view, given->html, given->groups, given->where);
         goto done;
     }
+    TRY_TO(result, done, signals_open()); // until here a signal ends the program
     const struct http_options options = {.listen = given->listen,
                                          .host = given->host,
                                          .next_port = true,

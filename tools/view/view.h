@@ -22,6 +22,8 @@ enum view_kind { VIEW_RUN, VIEW_STORE, VIEW_FILE };
 struct view_groups {
     const char *path;              // of the source
     struct group_store *store;     // NULL: they are in a file, or there is no store yet
+    char *store_file;              // of the store, on the heap
+    uint64_t device, inode;        // of that file when it was opened
     struct numbered_summary *list; // number -1: the group was removed, or saved again and is further behind
     size_t count, capacity;
     int64_t total;    // groups of the list that are there

@@ -448,14 +448,15 @@ enum {
     COLUMN_MARKS_B,
     COLUMN_RIGHT_A,
     COLUMN_RIGHT_B,
+    COLUMN_CHANGE,
     COLUMN_LIKELIHOOD_A,
     COLUMN_LIKELIHOOD_B,
     VIEW_COLUMNS
 };
 
-static const char *const view_columns[VIEW_COLUMNS] = {"sample",  "question", "key",          "frames",
-                                                       "a",       "b",        "marks_a",      "marks_b",
-                                                       "right_a", "right_b",  "likelihood_a", "likelihood_b"};
+static const char *const view_columns[VIEW_COLUMNS] = {"sample", "question",     "key",         "frames",  "a",
+                                                       "b",      "marks_a",      "marks_b",     "right_a", "right_b",
+                                                       "change", "likelihood_a", "likelihood_b"};
 
 // Appends a pair to the columns.
 static status view_compare_add_row(const struct view_comparison *comparison, const struct view_pair *pair,
@@ -477,6 +478,7 @@ static status view_compare_add_row(const struct view_comparison *comparison, con
     view_print_string(&columns[COLUMN_QUESTION], row[0].question.data ? row[0].question : row[1].question);
     view_print_string(&columns[COLUMN_KEY], group ? group->media[0].key : (struct string){0});
     view_print(&columns[COLUMN_FRAMES], group ? (double)group->media[0].frames : NAN);
+    view_print(&columns[COLUMN_CHANGE], pair->change);
     for (int side = 0; side < 2; side++) {
         const struct group_summary *summary = view_comparison_at(comparison, pair, side);
         view_print_string(&columns[COLUMN_A + side], row[side].id);

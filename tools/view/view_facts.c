@@ -174,6 +174,7 @@ void view_run_progress(struct view_call *call, struct view_progress *out) {
     const struct pipeline *pipeline = view_run_pipeline(call);
     *out = (struct view_progress){NULL, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, {0}};
     if (!pipeline) {
+        out->state = "finished";
         out->done = out->total = (double)groups->total;
         return;
     }

@@ -2,10 +2,12 @@
 #include "tools/view/view.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
@@ -79,11 +81,21 @@ static status view_groups_open_store(struct view_groups *groups) {
         return OK;
     }
     for (size_t i = 0; i < stores.count && !count && result == OK; i++) {
+        struct stat info;
         group_store_close(&groups->store);
         result = group_store_open(&groups->store, stores.data[i], true);
+        free(groups->store_file);
+        groups->store_file = mem_strdup(path_join(&arena, stores.data[i], "groups.lmdb"));
+        if (stat(groups->store_file, &info)) info = (struct stat){0};
+        groups->device = (uint64_t)info.st_dev;
+        groups->inode = (uint64_t)info.st_ino;
         if (result == OK && group_store_has_summaries(groups->store))
             result = group_store_summaries(groups->store, 0, &first, 1, &count);
         if (result != OK || group_store_has_summaries(groups->store)) continue;
+        if (groups->count) { // one of an older program cannot follow another one
+            group_store_close(&groups->store);
+            continue;
+        }
         NEW(&groups->file, 1);
         result = group_store_each(groups->store, view_groups_visit, groups);
         count = groups->count;
@@ -127,6 +139,7 @@ status view_groups_open(struct view_source *source) {
 
 void view_groups_close(struct view_groups *groups) {
     group_store_close(&groups->store);
+    free(groups->store_file);
     free(groups->list);
     free(groups->by_seq);
     view_searches_free(&groups->search);
@@ -142,12 +155,28 @@ void view_groups_close(struct view_groups *groups) {
     *groups = (struct view_groups){0};
 }
 
+// Takes all groups out if the store's file was removed or replaced, as by a run that begins anew in its directory.
+// Their indexes stay, because a route that is unfinished may keep some.
+static void view_groups_forget_replaced(struct view_groups *groups) {
+    struct stat info;
+    const int code = stat(groups->store_file, &info) ? errno : 0;
+    if (code ? code != ENOENT && code != ENOTDIR
+             : groups->device == (uint64_t)info.st_dev && groups->inode == (uint64_t)info.st_ino)
+        return;
+    for (; groups->alive < groups->count; groups->alive++) view_groups_remove(groups, groups->alive);
+    group_store_close(&groups->store);
+    groups->next = 0;
+    groups->trains = false;
+    groups->opened_at = 0;
+}
+
 status view_groups_refresh(struct view_groups *groups) {
     enum { AT_ONCE = 512 }; // summaries of one transaction
     struct numbered_summary list[AT_ONCE];
     size_t count;
     if (groups->file) return OK;
-    if (!groups->store || !groups->count) TRY(view_groups_open_store(groups));
+    if (groups->store) view_groups_forget_replaced(groups);
+    if (!groups->store || !groups->total) TRY(view_groups_open_store(groups));
     if (!groups->store || groups->file) return OK;
     do {
         TRY(group_store_summaries(groups->store, groups->next, list, AT_ONCE, &count));
@@ -573,8 +602,12 @@ status view_groups_map(struct view_call *call) {
             const struct group_summary *summary = &groups->list[i].summary;
             const int64_t step = view_groups_step(source, i);
             if (step < first || step > last) continue; // one that no step trained
-            const size_t right = summary->right < size ? summary->right : (size_t)size;
-            counts[(size_t)((step - first) / width) * cells + (isnan(summary->accuracy) ? cells - 1 : right)]++;
+            // Of a group with another number of completions the share counts; all and none of them stay so.
+            const int all = summary->completions;
+            int right = summary->right;
+            if (all != size && right)
+                right = right == all ? size : (int)fmin(fmax(round(right * (double)size / all), 1), size - 1);
+            counts[(size_t)((step - first) / width) * cells + (isnan(summary->accuracy) ? cells - 1 : (size_t)right)]++;
         }
     }
     buf_printf(&call->out, "{\"size\": %d, \"first\": [", size);

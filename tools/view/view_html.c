@@ -18,7 +18,7 @@ enum { MOST_BYTES = 20000000 };
 struct view_html {
     struct view *view;
     struct buf routes, frames, left_out; // the members of the objects and of the array
-    int64_t unreadable;                  // frames that are not there
+    uint64_t unreadable;                 // frames that are not there
 };
 
 static void view_html_base64(struct buf *out, const char *data, size_t size) {
@@ -67,10 +67,14 @@ static status view_html_add_route(struct view_html *html, const char *path, cons
     return result;
 }
 
-// Adds the frames of a medium.
+// Adds the frames of a medium, unless another group has brought them.
 static status view_html_add_frames(struct view_html *html, const struct medium *medium) {
     status result = OK;
-    for (int64_t i = 0; i < medium->frames && result == OK; i++) {
+    struct buf first = {0};
+    buf_printf(&first, "\"%s/0\":", medium->key.data);
+    const bool added = html->frames.size && memmem(html->frames.data, html->frames.size, first.data, first.size);
+    buf_release(&first);
+    for (int64_t i = 0; i < medium->frames && result == OK && !added; i++) {
         struct view_call call = {.view = html->view, .whole = true, .until = (double)INFINITY};
         struct buf path = {0}, value = {0};
         buf_printf(&path, "/frames/%s/%lld.png", medium->key.data, (long long)i);
@@ -81,8 +85,9 @@ static status view_html_add_frames(struct view_html *html, const struct medium *
             buf_puts(&value, "\"");
             path.data[path.size - strlen(".png")] = 0;
             view_html_add(&html->frames, path.data + strlen("/frames/"), (struct string){value.data, value.size});
-        } else if (result == END) {
-            html->unreadable++;
+        } else if (result == END) { // then the later ones are not there, either: a group may claim very many
+            html->unreadable += (uint64_t)(medium->frames - i);
+            i = medium->frames - 1;
             result = OK;
         }
         view_call_release(&call);
@@ -181,7 +186,7 @@ status view_html_write(struct view *view, const char *path, int64_t groups, cons
                             (long long)view->sources[0].groups.total);
     TRY_TO(result, done, view_html_add_groups(&html, groups, where));
     if (html.unreadable)
-        view_html_leave_out(&html, "%lld frames that this machine does not have.", (long long)html.unreadable);
+        view_html_leave_out(&html, "%llu frames that this machine does not have.", (unsigned long long)html.unreadable);
     view_html_assemble(&html, &out);
     if (out.size > MOST_BYTES)
         TRY_TO(result, done,

@@ -17,7 +17,7 @@ const struct view_figure view_figures[VIEW_FIGURES] = {
     [FIGURE_BONUS] = {"bonus", NULL, FIGURE_OTHER, 0},         // the share of the completions with one
     [FIGURE_IN_FLIGHT] = {"in_flight", NULL, FIGURE_OTHER, 0}, // seconds
     [FIGURE_FIRST_STORED] = {"count", "count", FIGURE_COUNT, VIEW_AT(completions)},
-    {"right", "right", FIGURE_COUNT, VIEW_AT(right)},
+    {"right", "right", FIGURE_SCORED, VIEW_AT(right)},
     {"reward", "reward", FIGURE_FLOAT, VIEW_AT(reward)},
     {"std", "std", FIGURE_FLOAT, VIEW_AT(reward_std)},
     {"accuracy", NULL, FIGURE_FLOAT, VIEW_AT(accuracy)},
@@ -29,7 +29,7 @@ const struct view_figure view_figures[VIEW_FIGURES] = {
     {"likelihood", "likelihood", FIGURE_FLOAT, VIEW_AT(likelihood)},
     {"kl", NULL, FIGURE_FLOAT, VIEW_AT(kl)},
     {"consistency", NULL, FIGURE_FLOAT, VIEW_AT(consistency)},
-    {"named", "named", FIGURE_COUNT, VIEW_AT(uncounted)},
+    {"named", "named", FIGURE_SCORED, VIEW_AT(uncounted)},
     {"truncated", "truncated", FIGURE_COUNT, VIEW_AT(truncated)},
 };
 
@@ -41,6 +41,8 @@ double view_figure_of(const struct view_source *source, size_t index, int figure
     case FIGURE_FLOAT:
         return (double)*(const float *)(const void *)member;
     case FIGURE_COUNT:
+    case FIGURE_SCORED:
+        if (view_figures[figure].type == FIGURE_SCORED && isnan(summary->accuracy)) return NAN;
         return *(const uint16_t *)(const void *)member;
     case FIGURE_COUNT32:
         return *(const uint32_t *)(const void *)member;
@@ -182,17 +184,11 @@ static status view_reader_either(struct view_reader *in, struct view_part **out)
 // Whether a part holds for a completion of the group at an index; `group` may be NULL if no part is about a field.
 static bool view_part_holds(struct view_part *part, const struct view_source *source, size_t index,
                             const struct group *group, size_t completion) {
-    switch (part->kind) {
-    case PART_AND:
-        return view_part_holds(part->left, source, index, group, completion) &&
-               view_part_holds(part->right, source, index, group, completion);
-    case PART_OR:
-        return view_part_holds(part->left, source, index, group, completion) ||
-               view_part_holds(part->right, source, index, group, completion);
-    case PART_FIELD:
-        return condition_holds(&part->field, group, completion);
-    default:
-        break;
+    if (part->kind == PART_FIELD) return condition_holds(&part->field, group, completion);
+    if (part->kind != PART_FIGURE) { // both are tried, because a field that is not looked at would be called missing
+        const bool left = view_part_holds(part->left, source, index, group, completion),
+                   right = view_part_holds(part->right, source, index, group, completion);
+        return part->kind == PART_AND ? left && right : left || right;
     }
     const double value = view_figure_of(source, index, part->figure), number = part->number;
     if (isnan(value)) return false;
@@ -234,6 +230,8 @@ static status view_search_go_on(struct view_search *search, struct view_source *
         const size_t index = search->high < count ? search->high++ : --search->low;
         struct group *group = NULL;
         bool holds = source->groups.list[index].number >= 0;
+        search->verdicts[index] = 0;
+        search->scanned += holds;
         if (holds && search->root && !search->fields) holds = view_part_holds(search->root, source, index, NULL, 0);
         if (holds && (search->fields || *search->text)) {
             TRY(view_groups_get(&source->groups, index, &group));
@@ -257,7 +255,6 @@ static status view_search_go_on(struct view_search *search, struct view_source *
         }
         group_free(&group);
         search->verdicts[index] = holds;
-        search->scanned += source->groups.list[index].number >= 0;
         search->matched += holds;
         if (holds) buf_append(found, &index, sizeof index);
         if ((search->fields || *search->text || tries % 1024 == 0) && clock_monotonic() > until) break;

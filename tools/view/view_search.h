@@ -9,7 +9,13 @@
 
 // What `where` calls group.NAME, what the rows have, and what they can be sorted by.
 
-enum view_figure_type { FIGURE_FLOAT, FIGURE_COUNT, FIGURE_COUNT32, FIGURE_OTHER };
+enum view_figure_type {
+    FIGURE_FLOAT,
+    FIGURE_COUNT,
+    FIGURE_SCORED, // a count that a group without accuracy has not
+    FIGURE_COUNT32,
+    FIGURE_OTHER
+};
 
 struct view_figure {
     const char *name, *where; // as a column, and behind `group.`; NULL: not there

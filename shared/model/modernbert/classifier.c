@@ -48,7 +48,7 @@ static struct rope_angles classifier_rope(const struct classifier_config *config
 
 static status classifier_set(struct classifier *classifier, const struct fused_param *param, const float *values) {
     const struct param_array *weights = &classifier->weights.base.values;
-    return parameter_upload(classifier->backend, weights, &weights->table->list[param->first], param_whole, values,
+    return parameter_upload(classifier->backend, weights, &weights->table->list[param->first], param_whole, values, 0,
                             ELEMENT_F32);
 }
 
@@ -124,7 +124,7 @@ static status classifier_load(struct classifier *classifier, const struct classi
     }
     return optimizer_init(&classifier->optimizer, classifier->backend, &weights->base.table,
                           weights->base.table.range_count, (struct gradient_types){type, ELEMENT_F32, ELEMENT_F32},
-                          ELEMENT_F32, NULL);
+                          ELEMENT_F32, NULL, NULL);
 }
 
 status classifier_open(struct classifier **out, const char *dir, const struct classifier_options *options) {

@@ -54,11 +54,26 @@ done:
     return result;
 }
 
+// Whether a directory has adapters and no model.
+static bool adapters_alone(const char *dir) {
+    struct arena arena = {0};
+    const bool alone =
+        path_exists(path_join(&arena, dir, config_file_name)) && !path_exists(path_join(&arena, dir, "config.json"));
+    arena_release(&arena);
+    return alone;
+}
+
+status model_check_dir(const char *dir) {
+    if (!adapters_alone(dir)) return OK;
+    return fail(DATAERR, "%s: adapters, not a model: give the model that they belong to, and this directory as adapter",
+                dir);
+}
+
 status model_find_base(const char **base, struct arena *arena, const char *dir) {
     struct json *root, *name;
     const char *path = path_join(arena, dir, config_file_name);
     *base = NULL;
-    if (!path_exists(path) || path_exists(path_join(arena, dir, "config.json"))) return OK;
+    if (!adapters_alone(dir)) return OK;
     TRY(json_parse_file(&root, arena, path));
     const status result = json_require(root, "base_model_name_or_path", JSON_STRING, &name);
     if (result != OK) return fail_prefix(result, "%s", path);
@@ -97,7 +112,7 @@ status model_check_adapter(const char *model, const struct model_options *given,
     if (!options.adapter) goto done;
     TRY_TO(result, done, model_config_read_shape(&config, model));
     TRY_TO(result, done, qwen_weights_init(&weights, &config));
-    TRY_TO(result, done, qwen_add_adapters(&weights, options.lora, 1, 0));
+    TRY_TO(result, done, qwen_add_adapters(&weights, options.lora, 1));
     TRY_TO(result, done, safetensors_open(&store, path_join(&arena, options.adapter, adapters_file)));
     result = parameter_table_check(&weights.adapters.table, store);
     if (result != OK) fail_prefix(result, "%s: not adapters of %s", options.adapter, model);
@@ -259,7 +274,7 @@ status model_merge(const char *dir, const char *adapter, const char *to, int thr
     TRY_TO(result, done, model_config_read(&config, dir));
     TRY_TO(result, done, adapters_config_read(&adapters, adapter));
     TRY_TO(result, done, qwen_weights_init(&weights, &config));
-    TRY_TO(result, done, qwen_add_adapters(&weights, adapters.rank, 1, 0));
+    TRY_TO(result, done, qwen_add_adapters(&weights, adapters.rank, 1));
     TRY_TO(result, done, safetensors_open_dir(&store, dir));
     TRY_TO(result, done, safetensors_open(&adapter_store, path_join(&arena, adapter, adapters_file)));
     const struct parameter_table *base = &weights.base.table;

@@ -11,6 +11,8 @@
 
 #include "shared/model/qwen_vl/model_internal.h"
 
+static_assert((int)MAX_GENERATOR_ROWS <= (int)MAX_DECODE_ROWS, "every backend has room for the rows");
+
 // A completion that is continued.
 struct branch {
     int64_t cache_begin;
@@ -89,6 +91,8 @@ static void generator_free_requests(struct request **list) {
 status generator_new(struct generator **out, struct model *model, const struct generator_options *options) {
     *out = NULL;
     if (options->max_new_tokens < 1) return fail(USAGE, "max_new_tokens is %d, not 1 or more", options->max_new_tokens);
+    if (options->rows > MAX_GENERATOR_ROWS)
+        return fail(USAGE, "rows is %d, above %d", options->rows, MAX_GENERATOR_ROWS);
     NEW(out, 1);
     struct generator *generator = *out;
     struct backend *backend = model->backend;
@@ -260,8 +264,10 @@ static status generator_request_new(struct generator *generator, const struct ge
     return OK;
 }
 
+// A temperature whose inverse may be infinite is greedy.
 static struct sampling request_sampling(const struct request *request) {
-    return (struct sampling){request->given.temperature, request->given.top_p, request->given.top_k};
+    const struct generate_request *given = &request->given;
+    return (struct sampling){given->temperature < 1e-30f ? 0 : given->temperature, given->top_p, given->top_k};
 }
 
 // ---- prefill ----
@@ -315,23 +321,31 @@ static status generator_start(struct generator *generator, struct request *reque
     last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
     TRY_TO(result, done, forward_norm(&last, last_normed, &model->weights->norm, NULL, none));
 
-    int32_t *zeros = arena_alloc(&arena, (size_t)count * sizeof *zeros); // the only row of last_normed
+    // The first tokens, of as many completions at a time as every backend has room for.
+    const int most = count < MAX_DECODE_ROWS ? count : MAX_DECODE_ROWS;
+    int32_t *zeros = arena_alloc(&arena, (size_t)most * sizeof *zeros); // the only row of last_normed
     int32_t *tokens = arena_alloc(&arena, (size_t)count * sizeof *tokens);
     float *logprobs = arena_alloc(&arena, (size_t)count * sizeof *logprobs);
-    TRY_TO(result, done,
-           ops->decode_batch_new(backend, &batch, count, model->weights->text.heads, generator->eos_ids,
-                                 model->info.eos_count));
-    for (int i = 0; i < count; i++) {
-        const struct decode_row row = {
-            .max_len = 1, .sampling = request_sampling(request), .key = request->given.key, .completion = (uint64_t)i};
-        TRY_TO(result, done, ops->decode_batch_set(backend, batch, i, &row));
-    }
-    assert(batch->rows == count);
-    TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_I32, count, 1, zeros, &index));
-    TRY_TO(result, done, workspace_alloc(&model->workspace, type, count, hidden_size, &normed));
+    TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_I32, most, 1, zeros, &index));
+    TRY_TO(result, done, workspace_alloc(&model->workspace, type, most, hidden_size, &normed));
     TRY_TO(result, done, ops->gather(backend, normed, last_normed, index));
-    TRY_TO(result, done, ops->sample(backend, batch, normed, model->weights->lm_head.weight));
-    TRY_TO(result, done, ops->decode_batch_read(backend, batch, 0, tokens, logprobs));
+    for (int first = 0; first < count; first += most) {
+        const int rows = count - first < most ? count - first : most;
+        TRY_TO(result, done,
+               ops->decode_batch_new(backend, &batch, rows, model->weights->text.heads, generator->eos_ids,
+                                     model->info.eos_count));
+        for (int i = 0; i < rows; i++) {
+            const struct decode_row row = {.max_len = 1,
+                                           .sampling = request_sampling(request),
+                                           .key = request->given.key,
+                                           .completion = (uint64_t)(first + i)};
+            TRY_TO(result, done, ops->decode_batch_set(backend, batch, i, &row));
+        }
+        assert(batch->rows == rows);
+        TRY_TO(result, done, ops->sample(backend, batch, tensor_rows(normed, 0, rows), model->weights->lm_head.weight));
+        TRY_TO(result, done, ops->decode_batch_read(backend, batch, 0, tokens + first, logprobs + first));
+        ops->decode_batch_free(backend, &batch);
+    }
     for (int i = 0; i < count; i++)
         TRY_TO(result, done, generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version));
     generator_run(generator, request);

@@ -159,7 +159,7 @@ static status memory_make_tables(const char *model, const struct memory_request 
                                  struct qwen_weights *out, int *trained) {
     TRY(model_config_read_shape(config, model));
     TRY(qwen_weights_init(out, config));
-    status result = request->lora ? qwen_add_adapters(out, request->lora, 1, 0) : OK;
+    status result = request->lora ? qwen_add_adapters(out, request->lora, 1) : OK;
     if (result != OK) weights_release(&out->base);
     *trained = request->train_vision || request->lora ? qwen_trained(out)->table.range_count : TEXT_RANGES;
     return result;
@@ -177,7 +177,7 @@ status model_memory_needs(const char *model, const struct memory_request *reques
     struct memory_list list = {out, count};
     *count = 0;
     assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
-    assert(!request->on_cpu || (request->threads > 0 && !request->borrows));
+    assert(!request->on_cpu || (request->threads > 0 && !(request->borrows || request->borrows_base)));
     int trained;
     TRY(memory_make_tables(model, request, &config, &model_weights, &trained));
     const struct parameter_table *base = &model_weights.base.table, *table = &qwen_trained(&model_weights)->table;
@@ -187,7 +187,8 @@ status model_memory_needs(const char *model, const struct memory_request *reques
     const enum element moments = memory_list_type(request->moment_precision);
     const int all = table->range_count;
     const size_t weights = param_array_bytes(table, all, type, type);
-    const size_t frozen = request->lora ? param_array_bytes(base, base->range_count, type, type) : 0;
+    const bool own_base = request->lora && !request->borrows_base;
+    const size_t frozen = own_base ? param_array_bytes(base, base->range_count, type, type) : 0;
     if (!request->on_cpu || request->training)
         memory_list_add(&list, "weights", frozen + (request->borrows ? 0 : weights));
     if (request->training) {
@@ -197,13 +198,13 @@ status model_memory_needs(const char *model, const struct memory_request *reques
         const struct gradient_types types = {type, grads, sums};
         size_t traffic = 0;
         if (ranks > 1) {
-            const size_t host = step_sums_traffic_bytes(table, trained, types, ranks, &traffic);
+            const size_t host = step_sums_traffic_bytes(table, trained, types, ranks, !request->on_cpu, &traffic);
             if (request->on_cpu) traffic += host + shard_gather_bytes(table, table->bucket_count, type);
         }
         memory_list_add(&list, "remainders of the weights", remainders);
         memory_list_add(&list, "sums of gradients", memory_list_divided(table, trained, sums, ELEMENT_F32, ranks));
         memory_list_add(&list, request->parts > 1 ? "gradients of a part of a group" : "gradients of a group",
-                        step_sums_leaf_bytes(table, trained, types, !request->on_cpu && ranks == 1));
+                        step_sums_leaf_bytes(table, trained, types, !request->on_cpu, !request->on_cpu && ranks > 1));
         memory_list_add(&list, "gradients between ranks", traffic);
         memory_list_add(&list, "moments", 2 * memory_list_divided(table, trained, moments, ELEMENT_F32, ranks));
         memory_list_add(&list, "reference", request->ema ? weights + remainders : 0);

@@ -22,7 +22,9 @@ static status model_new_weights(const struct model *model, enum element type, st
     TRY(qwen_weights_init(*out, &model->config));
     (*out)->base.backend = model->backend;
     (*out)->base.type = type;
-    return OK;
+    const struct model_options *options = &model->options;
+    if (!options->lora) return OK;
+    return qwen_add_adapters(*out, options->lora, (float)(options->lora_alpha / (double)options->lora));
 }
 
 static void model_free_weights(struct qwen_weights **weights) {
@@ -32,34 +34,46 @@ static void model_free_weights(struct qwen_weights **weights) {
     *weights = NULL;
 }
 
-// Loads the weights of a directory's store, and new adapters. With no_weights what has versions has no values.
-static status model_load_weights(const struct model *model, const struct safetensors *store,
-                                 struct qwen_weights *weights, bool no_weights) {
-    const struct model_options *options = &model->options;
-    struct weights_source source = {.store = store, .training = options->training, .ranks = options->ranks};
-    if (!options->lora && no_weights) return parameter_table_check(&weights->base.table, store);
-    source.frozen = options->lora;
-    TRY(weights_load(&weights->base, &source));
-    if (!options->lora) return OK;
+static bool model_has_values(const struct weights *weights) {
+    const struct fused_param *first = weights->table.fused[0];
+    return first->values.buffer || first->weight;
+}
 
-    struct safetensors *adapters = NULL;
+// Loads the base of adapters from the directory, unless there is one: it has no versions.
+static status model_load_base(struct model *model) {
+    struct weights *base = &model->weights->base;
+    struct safetensors *store = NULL;
+    uint64_t hash;
+    if (!model->options.lora || model_has_values(base)) return OK;
+    if (!model->store) TRY(safetensors_open_dir(&store, model->dir));
+    const struct weights_source source = {
+        .store = model->store ? model->store : store, .training = model->options.training, .frozen = true};
+    status result = weights_load(base, &source);
+    if (result == OK) result = weights_hash(base, &hash);
+    if (result == OK) qwen_set_base_hash(model->weights, hash);
+    safetensors_close(&store);
+    return result;
+}
+
+// Loads version 0 of what has versions: the directory's weights, or adapters.
+static status model_load_first(const struct model *model, struct qwen_weights *weights) {
+    const struct model_options *options = &model->options;
+    struct safetensors *store = NULL;
     struct arena arena = {0};
     struct buf image = {0};
-    uint64_t base_hash;
-    TRY(weights_hash(&weights->base, &base_hash));
-    TRY(qwen_add_adapters(weights, options->lora, (float)(options->lora_alpha / (double)options->lora), base_hash));
-    if (no_weights) return OK;
     status result = OK;
     if (options->adapter) {
-        result = safetensors_open(&adapters, path_join(&arena, options->adapter, adapters_file));
-    } else {
+        result = safetensors_open(&store, path_join(&arena, options->adapter, adapters_file));
+    } else if (options->lora) {
         result = adapters_new(&image, &weights->adapters.table, options->lora_seed);
-        if (result == OK) result = safetensors_open_memory(&adapters, image.data, image.size, "new adapters");
+        if (result == OK) result = safetensors_open_memory(&store, image.data, image.size, "new adapters");
+    } else if (!model->store) {
+        result = safetensors_open_dir(&store, model->dir);
     }
-    source.store = adapters;
-    source.frozen = false;
-    if (result == OK) result = weights_load(&weights->adapters, &source);
-    safetensors_close(&adapters);
+    const struct weights_source source = {
+        .store = store ? store : model->store, .training = options->training, .ranks = options->ranks};
+    if (result == OK) result = weights_load(qwen_trained(weights), &source);
+    safetensors_close(&store);
     buf_release(&image);
     arena_release(&arena);
     return result;
@@ -102,7 +116,12 @@ static status model_load(struct model *model) {
         .product_library = model->backend_info.product_library,
     };
     TRY(safetensors_open_dir(&model->store, model->dir));
-    TRY(model_load_weights(model, model->store, model->weights, options->no_weights));
+    if (options->no_weights) {
+        TRY(parameter_table_check(&model->weights->base.table, model->store));
+    } else {
+        TRY(model_load_base(model));
+        TRY(model_load_first(model, model->weights));
+    }
     model->info.parameter_count =
         model->weights->base.table.parameter_count + model->weights->adapters.table.parameter_count;
     if (!options->training) {
@@ -117,8 +136,9 @@ static status model_load(struct model *model) {
     struct param_array *reference = &model->trainer.reference;
     const int ranges = table->range_count, trained = options->lora || options->train_vision ? ranges : TEXT_RANGES;
     rank_share_init(&model->trainer.share, &model->arena, table, options->ranks);
+    TRY(rank_devices_open(&model->trainer.devices, backend, options->ranks));
     TRY(optimizer_init(&model->trainer.optimizer, backend, table, trained, (struct gradient_types){type, grads, sums},
-                       moments, options->ranks));
+                       moments, options->ranks, model->trainer.devices));
     if (!options->ema) return OK;
     TRY(param_array_init(reference, backend, table, ranges, values->types[0], values->types[0], NULL));
     for (int i = 0; i < ranges; i++)
@@ -151,6 +171,16 @@ static size_t model_weights_bytes(const struct model *model) {
     return param_array_bytes(&weights->table, weights->table.range_count, weights->type, weights->type);
 }
 
+// What is lent of a model in training, or what one without training borrows.
+static struct shared_arrays model_shared_arrays(const struct model *model) {
+    const struct weights *base = &model->weights->base;
+    struct shared_arrays arrays = {.bytes = model_weights_bytes(model), .layout = qwen_layout(model->weights)};
+    if (!model->options.lora) return arrays;
+    arrays.base = base->values.buffer;
+    arrays.base_bytes = param_array_bytes(&base->table, base->table.range_count, base->type, base->type);
+    return arrays;
+}
+
 // Frees the values of what has versions, and what they were borrowed from, so that new ones can use the memory.
 static void model_unload_weights(struct model *model) {
     weights_unload(qwen_trained(model->weights));
@@ -159,15 +189,23 @@ static void model_unload_weights(struct model *model) {
     model->weights_replaced++;
 }
 
+// Frees the base of adapters, or gives it back.
+static void model_unload_base(struct model *model) {
+    if (model->options.lora) weights_unload(&model->weights->base);
+    model->backend->ops->buffer_free(model->backend, &model->borrowed_base);
+}
+
 void model_free(struct model **freed) {
     struct model *model = *freed;
     if (!model) return;
     if (model->backend) {
+        rank_devices_free(&model->trainer.devices); // CUDA waits for what is under way before it frees anything
         for (int i = 0; i < 2; i++) shared_weights_release(&model->trainer.lent[i], model->backend);
         optimizer_release(&model->trainer.optimizer);
         param_array_release(&model->trainer.reference, model->backend);
         model_free_weights(&model->weights);
         shared_weights_release(&model->borrowed, model->backend);
+        model->backend->ops->buffer_free(model->backend, &model->borrowed_base);
         model->backend->ops->buffer_free(model->backend, &model->copied);
         workspace_release(&model->workspace);
         rope_angles_release(&model->text_rope, model->backend);
@@ -217,6 +255,17 @@ status model_hash_files(const struct model *model, uint64_t *hash) {
     return result;
 }
 
+uint64_t model_files_layout(const struct model *model) {
+    uint64_t hash = 0;
+    for (size_t i = 0; model->store && i < safetensors_count(model->store); i++) {
+        const struct stored_tensor *tensor = safetensors_at(model->store, i);
+        const char *file = path_base_name(tensor->file);
+        hash = ops_mix64(hash ^ XXH3_64bits(file, strlen(file)));
+        hash = ops_mix64(hash ^ XXH3_64bits(tensor->name, strlen(tensor->name)) ^ tensor->type);
+    }
+    return hash;
+}
+
 int64_t model_version(const struct model *model) {
     return model->version;
 }
@@ -234,17 +283,25 @@ static status model_swap_lent(struct model *model, const char *path, int64_t ver
         TRY(shared_weights_take(&model->borrowed, hash));
     } else {
         struct shared_weights lent = {0};
-        const uint64_t layout = weights_hash_finish(table, weights->type, 0);
-        TRY(shared_weights_borrow(&lent, backend, layout, model_weights_bytes(model), path));
+        const struct shared_arrays expected = model_shared_arrays(model);
+        TRY(shared_weights_borrow(&lent, backend, &expected, path));
         status result = shared_weights_take(&lent, hash);
         if (result != OK) shared_weights_release(&lent, backend);
         TRY(result);
         model_unload_weights(model);
+        model_unload_base(model);
+        model->borrowed_base = lent.imported_base;
+        lent.imported_base = NULL;
         model->borrowed = lent;
         const bool copied = lent.copied;
         if (copied) TRY(backend->ops->buffer_new(backend, model_weights_bytes(model), &model->copied));
         log_info("%s: weights in the memory of another process, %s", path,
                  copied ? "which are copied on the device" : "which are used in place");
+        if (model->borrowed_base) {
+            const struct weights_source base = {.values = model->borrowed_base, .hash = &lent.base_hash};
+            TRY(weights_load(&model->weights->base, &base));
+            qwen_set_base_hash(model->weights, lent.base_hash);
+        }
         const struct weights_source source = {.values = copied ? model->copied : lent.imported, .hash = &hash};
         TRY(weights_load(weights, &source));
     }
@@ -254,8 +311,10 @@ static status model_swap_lent(struct model *model, const char *path, int64_t ver
         for (int i = 0; i < table->range_count; i++)
             TRY(backend->ops->copy(backend, param_range(&weights->values, i), param_range(&from, i)));
         TRY(backend->ops->wait(backend));
-        if (!shared_weights_intact(&model->borrowed))
-            return fail(BAD_SAMPLE, "%s: the weights changed while they were copied", model->borrowed.path);
+        if (!shared_weights_intact(&model->borrowed)) {
+            model_return_weights(model);
+            return fail(BAD_SAMPLE, "%s: the weights changed while they were copied", path);
+        }
     }
     weights->hash = hash;
     model->version = version;
@@ -270,6 +329,7 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
     if (model->options.training) return fail(BUG, "the weights of a model in training cannot be replaced");
     TRY(shared_weights_is_page(path, &lent));
     if (lent) return model_swap_lent(model, path, version, hash);
+    TRY(model_load_base(model));
     TRY(file_lock_shared(path, &lock));
     struct weights *weights = qwen_trained(model->weights);
     status result = safetensors_open(&store, path);
@@ -294,33 +354,41 @@ bool model_weights_intact(const struct model *model) {
 }
 
 void model_return_weights(struct model *model) {
-    if (model->borrowed.page) model_unload_weights(model);
+    if (!model->borrowed.page && !model->borrowed_base) return;
+    model_unload_weights(model);
+    model_unload_base(model);
 }
 
 status model_reset(struct model *model, uint64_t hash) {
     if (model->options.training) return fail(BUG, "the weights of a model in training cannot be replaced");
     uint64_t found = 0;
-    const struct fused_param *first = qwen_trained(model->weights)->table.fused[0]; // the embedding, or an adapter's
-    if (model->version == 0 && (first->values.buffer || first->weight)) {
+    if (model->version == 0 && model_has_values(qwen_trained(model->weights))) {
         TRY(model_hash(model, &found));
         return found == hash ? OK : model_wrong_hash(model->dir, found, hash);
     }
-    struct safetensors *store = NULL;
     struct qwen_weights *weights;
+    uint64_t base_hash;
     status result = model_new_weights(model, model->weights->base.type, &weights);
-    if (result == OK) result = safetensors_open_dir(&store, model->dir);
-    if (result == OK) result = model_load_weights(model, store, weights, false);
+    if (result == OK) result = model_load_base(model);
+    if (result == OK && model->options.lora) {
+        result = weights_hash(&model->weights->base, &base_hash);
+        if (result == OK) qwen_set_base_hash(weights, base_hash);
+    }
+    if (result == OK) result = model_load_first(model, weights);
     if (result == OK) result = weights_hash(qwen_trained(weights), &found);
     if (result == OK && found != hash) result = model_wrong_hash(model->dir, found, hash);
     if (result == OK) {
         model_unload_weights(model);
-        struct qwen_weights *none = model->weights;
-        model->weights = weights;
-        weights = none;
         model->version = 0;
+        if (model->options.lora) { // the base stays where it is
+            result = model_load_first(model, model->weights);
+        } else {
+            struct qwen_weights *none = model->weights;
+            model->weights = weights;
+            weights = none;
+        }
     }
     model_free_weights(&weights);
-    safetensors_close(&store);
     return result;
 }
 
@@ -329,6 +397,7 @@ status model_load_stored(struct model *model, const char *path, const char *pref
     struct safetensors *store = NULL;
     int lock;
     if (model->options.training) return fail(BUG, "the weights of a model in training cannot be replaced");
+    TRY(model_load_base(model));
     TRY(file_lock_shared(path, &lock));
     status result = safetensors_open_part(&store, path, prefix);
     if (result == OK) {
@@ -406,7 +475,7 @@ status model_update_ema(struct model *model, double decay) {
         TRY(model->backend->ops->ema(model->backend, to, param_remainders(&trainer->reference, to), from,
                                      param_remainders(weights, from), decay));
     }
-    return shard_gather(model->backend, &trainer->reference, buckets, model->options.ranks);
+    return shard_gather(model->backend, &trainer->reference, buckets, model->options.ranks, trainer->devices);
 }
 
 // ---- files ----
@@ -457,6 +526,7 @@ status model_save(struct model *model, const char *dir) {
             tensor_list_add(&list, &model->weights->base.values, parameter, stored->name, stored->type);
         }
         result = tensor_list_write(&list, model->backend, path_join(&arena, dir, path_base_name(file)), true);
+        result = rank_share_agree(&model->trainer.share, result); // rank 0 alone renames it
     }
     if (result == OK && leader) result = checkpoint_copy_files(model->dir, dir, store, NULL);
     if (result == OK && leader) result = dir_sync(dir);
@@ -491,9 +561,10 @@ status model_load_state(struct model *model, const char *dir) {
     struct weights *trained = qwen_trained(model->weights);
     trained->hash_known = false;
     const size_t buckets = trained->table.bucket_count;
-    TRY(shard_gather(model->backend, &trained->values, buckets, model->options.ranks));
-    return model->options.ema ? shard_gather(model->backend, &model->trainer.reference, buckets, model->options.ranks)
-                              : OK;
+    struct rank_devices *devices = model->trainer.devices;
+    TRY(shard_gather(model->backend, &trained->values, buckets, model->options.ranks, devices));
+    if (!model->options.ema) return OK;
+    return shard_gather(model->backend, &model->trainer.reference, buckets, model->options.ranks, devices);
 }
 
 uint64_t model_saved_bytes(struct model *model, bool whole) {
@@ -552,6 +623,7 @@ status model_can_lend(const struct model *model, bool *has_means) {
     unsigned char handle[IPC_HANDLE_BYTES];
     *has_means = ops->buffer_export != NULL;
     if (!*has_means) return fail(UNAVAILABLE, "device %s cannot share memory", model->backend_info.device);
+    if (model->options.lora) TRY(ops->buffer_export(model->backend, model->weights->base.values.buffer, handle));
     return ops->buffer_export(model->backend, qwen_trained(model->weights)->values.buffer, handle);
 }
 
@@ -560,9 +632,12 @@ status model_lend(struct model *model, bool reference, bool copied, const char *
     TRY(model_published(model, reference, &values, hash));
     struct shared_weights *lent = &model->trainer.lent[reference];
     if (!lent->page) {
-        const uint64_t layout = weights_hash_finish(&qwen_trained(model->weights)->table, model->weights->base.type, 0);
-        TRY(shared_weights_lend(lent, model->backend, values->buffer, model_weights_bytes(model), layout, copied,
-                                path));
+        const struct ranks *ranks = model->options.ranks;
+        struct shared_offer offer = {.arrays = model_shared_arrays(model), .copied = copied, .lenders = 1};
+        if (ranks) offer.lender = ranks->own, offer.lenders = ranks->count;
+        offer.arrays.values = values->buffer;
+        if (offer.arrays.base) TRY(weights_hash(&model->weights->base, &offer.base_hash));
+        TRY(shared_weights_lend(lent, model->backend, &offer, path));
     }
     assert(strcmp(lent->path, path) == 0);
     shared_weights_end_change(lent, *hash);

@@ -15,6 +15,7 @@ struct trainer {
     struct shared_weights lent[2]; // the weights and the reference, for other processes; zeroed: not lent
     bool vision_has_grad;          // a group with media was accumulated since the last step
     struct rank_share share;       // what this rank owns
+    struct rank_devices *devices;  // of the ranks; NULL: what they exchange goes through the hosts, or there are none
     bool leaf_awaited;             // of this rank, in the present turn
 };
 
@@ -29,6 +30,7 @@ struct model {
     struct qwen_weights *weights;
     struct shared_weights borrowed; // another process's weights; zeroed: none
     struct buffer *copied;          // own memory with a copy of them; NULL: they are used in place
+    struct buffer *borrowed_base;   // the base of adapters, that process's; stays for adapters from files; NULL: none
     int64_t weights_replaced;       // how often model_swap and model_reset have replaced them
     struct model_info info;
     int64_t version;

@@ -250,7 +250,7 @@ status model_config_read_shape(struct model_config *config, const char *model) {
 
 status model_config_read(struct model_config *config, const char *dir) {
     struct arena arena = {0};
-    status result = dir_check_model(dir);
+    status result = model_check_dir(dir);
     for (enum config_file file = CONFIG_MODEL; result == OK && file < CONFIG_FILES; file++) {
         char *path = path_join(&arena, dir, config_files[file].name);
         struct json *root;
@@ -421,10 +421,13 @@ status qwen_weights_init(struct qwen_weights *weights, const struct model_config
                                   vision->depth);
 }
 
-status qwen_add_adapters(struct qwen_weights *weights, int64_t rank, float scale, uint64_t base_hash) {
+// Of the settings of the adapters' table.
+enum { SETTING_RANK, SETTING_SCALE, SETTING_BASE_HIGH, SETTING_BASE_LOW, ADAPTER_SETTINGS };
+
+status qwen_add_adapters(struct qwen_weights *weights, int64_t rank, float scale) {
     struct parameter_table *table = &weights->adapters.table;
     const struct stack_shape shape = qwen_text_shape(&weights->config->text);
-    const double numbers[] = {(double)rank, scale, (double)(base_hash >> 32), (double)(base_hash & UINT32_MAX)};
+    const double numbers[ADAPTER_SETTINGS] = {[SETTING_RANK] = (double)rank, [SETTING_SCALE] = scale};
     static const char prefix[] = "base_model.model.model.";
     const int blocks = weights->text.block_count;
     parameter_table_init(table, (size_t)blocks * 2 * ADAPTED_PARTS * 4);
@@ -437,5 +440,20 @@ status qwen_add_adapters(struct qwen_weights *weights, int64_t rank, float scale
     weights->adapters.type = weights->base.type;
     weights->text.adapter_rank = rank;
     weights->text.adapter_scale = scale;
-    return parameter_table_finish(table, numbers, sizeof numbers / sizeof *numbers, NULL, 0);
+    return parameter_table_finish(table, numbers, ADAPTER_SETTINGS, NULL, 0);
+}
+
+void qwen_set_base_hash(struct qwen_weights *weights, uint64_t base_hash) {
+    double *settings = weights->adapters.table.settings;
+    settings[SETTING_BASE_HIGH] = (double)(base_hash >> 32);
+    settings[SETTING_BASE_LOW] = (double)(base_hash & UINT32_MAX);
+}
+
+uint64_t qwen_layout(const struct qwen_weights *weights) {
+    const enum element type = weights->base.type;
+    struct parameter_table adapters = weights->adapters.table;
+    const uint64_t base = weights_hash_finish(&weights->base.table, type, 0);
+    if (!adapters.count) return base;
+    adapters.setting_count = SETTING_BASE_HIGH; // the base's hash is of values
+    return ops_mix64(base ^ weights_hash_finish(&adapters, type, 0));
 }

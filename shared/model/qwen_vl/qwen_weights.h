@@ -97,9 +97,15 @@ struct qwen_weights {
 // nothing to release.
 status qwen_weights_init(struct qwen_weights *weights, const struct model_config *config);
 
-// Makes the table of the adapters of the language model, to a base with that hash. Their backend and type are the
-// base's. DATAERR when they are too large for 64 bits: then there are none.
-status qwen_add_adapters(struct qwen_weights *weights, int64_t rank, float scale, uint64_t base_hash);
+// Makes the table of the adapters of the language model. Their backend and type are the base's. DATAERR when they are
+// too large for 64 bits: then there are none.
+status qwen_add_adapters(struct qwen_weights *weights, int64_t rank, float scale);
+
+// Says which base the adapters are added to: their hash includes its hash. Before they have values.
+void qwen_set_base_hash(struct qwen_weights *weights, uint64_t base_hash);
+
+// Returns a hash of what the weights are but the values, those of the base too: parameters, types, settings.
+uint64_t qwen_layout(const struct qwen_weights *weights);
 
 // The weights that training changes and that have versions: the adapters, or else the base.
 static inline struct weights *qwen_trained(struct qwen_weights *weights) {

@@ -1,7 +1,12 @@
-// What differs between two groups: which values, under which paths, and how a person and a program are told.
+// A replay: what differs between two groups (which values, under which paths, and how a person and a program are told),
+// and a stage's program as a filter (what it is given, and how it is waited for).
 #include "tests/unit/unit.h"
 
+#include <signal.h>
+
+#include "shared/base/signals.h"
 #include "tools/groups/difference.h"
+#include "tools/groups/replay_process.h"
 
 struct two_trees {
     struct arena arena;
@@ -114,4 +119,59 @@ TEST(long_texts_are_shown_where_they_differ) {
                 "0123456789 0123456789 0123456789\"\n"
                 "     now  ...\"\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9_0123456789 0123456789 "
                 "0123456789 0123456789 0123456789...\n");
+}
+
+// ---- the program ----
+
+// Starts a script of the shell.
+static void start(struct replay_process *process, const char *script) {
+    static char shell[] = "sh", option[] = "-c";
+    static char text[256];
+    snprintf(text, sizeof text, "%s", script);
+    MUST(replay_process_start(process, (char *const[]){shell, option, text, NULL}, NULL));
+}
+
+TEST(what_a_program_has_read_is_not_kept) {
+    enum { LINES = 300, AHEAD = 4, LINE_SIZE = 100000 }; // more than a pipe has room for
+    SCOPED(struct replay_process, replay_process_stop) process = {0};
+    SCOPED(struct buf, buf_release) line = {0};
+    start(&process, "exec cat");
+    for (int i = 0; i < LINE_SIZE; i++) buf_puts(&line, "x");
+    for (int given = 0, answered = 0; answered < LINES; answered++) {
+        const char *answer;
+        size_t size;
+        for (; given < answered + AHEAD; given++) {
+            line.data[0] = (char)('a' + given % 26);
+            replay_process_add(&process, &line);
+        }
+        MUST(replay_process_next(&process, 60, &answer, &size));
+        assert_non_null(answer);
+        assert_int_equal(size, LINE_SIZE);
+        assert_int_equal(answer[0], 'a' + answered % 26);
+    }
+    assert_true(process.input.capacity < 2 << 20);
+}
+
+TEST(a_program_without_output_ends_with_its_input) {
+    SCOPED(struct replay_process, replay_process_stop) process = {0};
+    const char *answer = "";
+    size_t size;
+    start(&process, "exec >&-; while read -r line; do :; done; exit 3");
+    MUST(replay_process_next(&process, 60, &answer, &size));
+    assert_null(answer);
+    assert_int_equal(replay_process_wait(&process), UNAVAILABLE);
+    assert_string_equal(fail_text(), "it ended with exit code 3");
+}
+
+// The last test: the request to stop stays.
+TEST(a_program_that_does_not_end_is_not_waited_for_when_this_one_is_to_stop) {
+    SCOPED(struct replay_process, replay_process_stop) process = {0};
+    const char *answer = "";
+    size_t size;
+    MUST(signals_open());
+    start(&process, "exec >&-; exec sleep 20");
+    MUST(replay_process_next(&process, 60, &answer, &size));
+    assert_null(answer);
+    raise(SIGTERM);
+    assert_int_equal(replay_process_wait(&process), STOPPED);
 }
