@@ -23,7 +23,8 @@ done
 
 run two --set optim.ranks=2 || fail "two ranks: $(cat "$work/two.err")"
 [ "$(files_of two)" = "$want" ] || fail "two ranks train something else"
-begin again
+make_held 7
+begin again --set force.program="$work/held.sh"
 wait_for_step again 4
 kill -KILL $pid
 wait $pid && fail "the supervisor was not killed"
@@ -57,7 +58,8 @@ answer "$work/other" | cmp -s - "$work/answer" && fail "the adapters do not matt
 sed 's/^  - refscore.*//; s/^  - reward.*/  - score: {}/; s/^  - force.*//; s/^  - optim.*//; s/group_size: 2, groups_per_step: 4, epochs: 8/group_size: 1/' "$work/p.yaml" >"$work/eval.yaml"
 next=$(grep -o -- '--set model=.* --set adapter=CHECKPOINT' "$work/one.err") || fail "the run ends with: $(cat "$work/one.err")"
 "$bin/caravan" run "$work/eval.yaml" --set run="$work/eval" ${next/CHECKPOINT/$adapter} 2>"$work/err" || fail "eval: $(cat "$work/err")"
-"$bin/caravan" eval "$work/eval" | grep -q . || fail "nothing was evaluated"
+"$bin/caravan" eval "$work/eval" >"$work/out" || fail "eval: exit $?"
+grep -q . "$work/out" || fail "nothing was evaluated"
 answer "$work/eval" | cmp - "$work/answer" || fail "the evaluation answers otherwise"
 for stage in rollout refscore; do
     "$bin/caravan" replay "$work/one" --stage $stage >"$work/out" 2>"$work/err" || fail "replay $stage: $(cat "$work/out" "$work/err")"

@@ -15,6 +15,8 @@ grep -q "$form" "$work/answer" || fail "not in the trained form: $(cat "$work/an
 printf '%s' "$question" | "$bin/caravan" ask $model $size --media $clip --media $picture >"$work/piped"
 printf '%s\n' "${question%$'\n'}" | "$bin/caravan" ask $model $size --media $clip --media $picture | cmp - "$work/piped" || fail "a question is read in two ways"
 
+printf ' \n\nOne?\n\n  Two?\n\n' | "$bin/caravan" ask $model --json --max-new-tokens 1 2>/dev/null | grep -q '"text":" \\n\\nOne?\\n\\n  Two?"' || fail "lines of a question are lost"
+
 # The same tokens and log-probabilities as caravan-rollout's, for the same prompt and seed.
 ask="$bin/caravan ask $model $size --json --media $clip --media $picture --max-new-tokens 40"
 $ask --temperature 3 --top-p 0.9 --seed 5 "$question" >"$work/asked.jsonl" 2>/dev/null
@@ -24,11 +26,16 @@ sed 's/,"completions":.*/}/' "$work/asked.jsonl" |
 of_completion() { grep -o '"completions":\[{.*\]' "$1" | sed 's/,"times".*//'; }
 [ -n "$(of_completion "$work/asked.jsonl")" ] || fail "no completion: $(cat "$work/asked.jsonl")"
 diff <(of_completion "$work/asked.jsonl") <(of_completion "$work/rolled.jsonl") || fail "ask and rollout differ"
-$ask --temperature 3 --top-p 0.9 --seed 6 "$question" 2>/dev/null | diff -q <(of_completion "$work/asked.jsonl") - >/dev/null && fail "the seed does nothing"
+$ask --temperature 3 --top-p 0.9 --seed 6 "$question" >"$work/other.jsonl" 2>/dev/null
+[ -n "$(of_completion "$work/other.jsonl")" ] || fail "no completion: $(cat "$work/other.jsonl")"
+diff -q <(of_completion "$work/asked.jsonl") <(of_completion "$work/other.jsonl") >/dev/null && fail "the seed does nothing"
+
+for temperature in 0 1e-40; do $ask --temperature $temperature "$question" 2>/dev/null >"$work/$temperature.jsonl"; done
+diff <(of_completion "$work/0.jsonl") <(of_completion "$work/1e-40.jsonl") || fail "a tiny temperature is not greedy"
 
 # A group of a run: its prompt, its frames' options. A run that trains nothing is asked with the model that it evaluated.
 cat >"$work/data.jsonl" <<END
-{"id": "a", "prompt": {"messages": [{"role": "user", "content": [{"type": "video", "video": "$PWD/$clip"}, {"type": "text", "text": "Which colour did the shape have at first?\nOptions:\nA. green\nB. yellow\nC. blue\nD. red\n"}]}], "problem_type": "multiple choice", "solution": "<answer>C</answer>"}}
+{"id": "a", "prompt": {"messages": [{"role": "user", "content": [{"type": "video", "video": "$clip"}, {"type": "text", "text": "Which colour did the shape have at first?\nOptions:\nA. green\nB. yellow\nC. blue\nD. red\n"}]}], "problem_type": "multiple choice", "solution": "<answer>C</answer>"}}
 END
 cat >"$work/eval.yaml" <<END
 run: run
@@ -46,6 +53,10 @@ grep -q '^user> Which colour' "$work/err" || fail "the question is not shown: $(
 "$bin/caravan" groups export --store "$work/run/store" >"$work/stored.jsonl"
 of_text() { grep -o '"text":"<think>[^"]*"' "$1"; }
 [ -n "$(of_text "$work/stored.jsonl")" ] && diff <(of_text "$work/stored.jsonl") <(of_text "$work/again.jsonl") || fail "the group is answered in another way"
+# The model of another run, whose media lie elsewhere.
+mkdir "$work/other" "$work/nothing"
+sed "s,^- source:,&\n    media_root: $work/nothing," "$work/run/pipeline.yaml" >"$work/other/pipeline.yaml"
+"$bin/caravan" ask "$work/other" --group "$work/run/e0-000000" --json --temperature 1 --top-p 1 --seed 7 2>/dev/null | cmp - "$work/again.jsonl" || fail "another run's model has another answer"
 
 # Several turns on a terminal: the second prompt has the first answer.
 if command -v script >/dev/null; then
@@ -63,6 +74,8 @@ echo text >"$work/text.mp4"
 expect 65 'text.mp4: ' "$bin/caravan" ask $model --media "$work/text.mp4" "What is it?"
 expect 65 'the store has no group x' "$bin/caravan" ask $model --group "$work/run/x"
 expect 64 'no question' "$bin/caravan" ask $model
+printf ' \n\t\n' | "$bin/caravan" ask $model >"$work/out" 2>"$work/err" && fail "white space is a question: $(cat "$work/out")"
+grep -q 'no question' "$work/err" || fail "white space is refused with: $(cat "$work/err")"
 expect 64 'frames: ' "$bin/caravan" ask $model --frames fpss=2 "What is it?"
 expect 65 'prompt too long' "$bin/caravan" ask $model --max-prompt-tokens 5 "What is it?"
 rm "$work/run/pipeline.yaml" && cp "$work/eval.yaml" "$work/run/pipeline.yaml" && sed -i 's/score: .*/optim: {}/' "$work/run/pipeline.yaml"

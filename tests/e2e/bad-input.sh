@@ -76,6 +76,11 @@ change() {
 }
 change refscore 's/"completions":.*/"completions":[]}/'
 refused 65 'line 2: not a group: completions: empty' changed.in stage refscore
+change refscore 's/"prompt_tokens":\[[^]]*\]/"prompt_tokens":[1,2,3]/'
+sed -i 's/"completions":/"reference":{"zz":1.0},&/' changed.in
+stage refscore --logprobs answer <changed.in >out.jsonl 2>err || fail "refscore: a prompt that does not fit its media: $(cat err)"
+grep '"quarantine":{"stage":"refscore"' out.jsonl | grep -q '"reference":{"zz":1.0}' || fail "a group that refscore failed at has other numbers: $(cat out.jsonl)"
+[ "$(grep -c '"reference":{"version":0,.*,"zz":1.0}' out.jsonl)" = 3 ] || fail "refscore lost an unknown key of reference: $(cat out.jsonl)"
 change refscore 's/"text":"/"txet":"/2'
 refused 65 'line 2: not a group: completions\[0\].text: missing' changed.in stage refscore
 change reward 's/"reference":/"other":/'
@@ -83,6 +88,8 @@ refused 65 'line 2: not a group: reference: missing' changed.in stage reward
 change reward 's/"problem_type":"[^"]*"/"problem_type":"puzzle"/'
 refused 65 'puzzle' changed.in stage reward
 grep -q "$(sed -n 2p reward.jsonl | grep -o '"sample_id":"[^"]*"' | cut -d'"' -f4)" lines || fail "the message does not name the sample"
+change reward 's/"problem_type":"[^"]*"/"problem_type":"puz\\nzle\\u001b[31m"/'
+refused 65 "'puz?zle?.31m'" changed.in stage reward
 change optim 's/"advantages":/"others":/'
 refused 65 'line 2: not a group: advantages: missing' changed.in stage optim
 [ "$(wc -l <out.jsonl)" = 1 ] || fail "optim lost the group before the bad line"
@@ -168,6 +175,16 @@ broken && head -c 3000 model/tokenizer.json >broken/tokenizer.json && expect 65 
 mkdir garbage
 head -c 50000 /dev/urandom >garbage/groups.lmdb
 refused 65 "garbage/groups.lmdb: the file is damaged (page 0): remove it" reward.jsonl stage reward --store garbage
+stage reward --store replaced <reward.jsonl >/dev/null 2>&1
+sed 's/"sample_id":"[^"]*"/"sample_id":"another"/' reward.jsonl >other.jsonl
+stage reward --store replaced <other.jsonl >/dev/null 2>err || fail "a store with groups of other samples: $(cat err)"
+[ "$(grep -c '^caravan-reward: group .* of sample another replaces that of another sample in the store: ' err)" = 1 ] || fail "not one line about replaced groups: $(cat err)"
+sed 's/"sample_id":"[^"]*"/"sample_id":"a\\nb\\u001b[31m"/' reward.jsonl | stage reward --store breaks >/dev/null 2>&1
+for action in ls show; do
+    "$bin/caravan" groups $action breaks >out
+    [ "$(grep -c 'a?b?.31m' out)" = 4 ] && ! grep -q $'\033' out || fail "groups $action of names with line breaks: $(cat -v out)"
+done
+[ "$("$bin/caravan" groups ls breaks | wc -l)" = 4 ] || fail "groups ls: not a line for each group"
 cp -r store cut
 truncate -s 8192 cut/frames.lmdb
 refused 65 "cut/frames.lmdb: .*damaged" frames.jsonl stage frames --store cut
@@ -201,6 +218,11 @@ else
 fi
 
 # Streams: closed, full and broken ones; SIGTERM while a line is read.
+for command in "caravan --help" "caravan --version" "caravan run --help" "caravan-reward --help" "caravan-optim --version"; do
+    got=0
+    "$bin"/$command 2>err >/dev/full || got=$?
+    [ $got = 69 ] && grep -q 'cannot write to standard output' err || fail "$command on a full disk: exit $got: $(cat err)"
+done
 for name in "${before[@]}"; do
     rm -rf trained
     got=0
@@ -220,7 +242,7 @@ for name in "${before[@]}"; do
     child=$!
     exec 9>pipe
     cat $name.jsonl >&9
-    for wait in $(seq 100); do [ "$(wc -l <out.jsonl)" = 4 ] && break || sleep 0.1; done
+    wait_until 120 has_lines out.jsonl 4 || true
     head -c 100 $name.jsonl >&9
     kill -TERM $(pgrep -P $child) 2>/dev/null || kill -TERM $child
     got=0
@@ -244,7 +266,8 @@ stages:
   - reward: {method: careful}
   - optim: {lr: -1, bogus: 3}
 END
-for subcommand in check run graph; do
+expect 65 "ten.yaml: 9 mistakes" "$bin/caravan" graph ten.yaml # it looks at no file that is named
+for subcommand in check run; do
     expect 65 "ten.yaml: 1[0-9] mistakes" "$bin/caravan" $subcommand ten.yaml
     for place in 2:1 4:8 6:20 6:40 7:19 7:34 8:5 9:22 10:22 11:17 11:21; do
         [ "$(grep -c "^ten.yaml:$place: " err)" = 1 ] || fail "$subcommand: not one mistake at $place: $(cat err)"

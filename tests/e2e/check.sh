@@ -93,6 +93,7 @@ change 's#data/train.jsonl#data/pointer.jsonl#' && finds 4:20 'source: data: .*/
 sed '2s/"problem_type"/"type"/' "$work/data/train.jsonl" >"$work/data/wrong.jsonl"
 change 's#data/train.jsonl#data/wrong.jsonl#' && finds 4:20 'source: data: .*/wrong.jsonl:2: problem_type: missing'
 change 's/media_root: data/media_root: model/' && finds 4:68 'source: media_root: none of the 4 images and videos of the first samples can be opened: .*/model/clips/0000.mp4: No such file'
+change 's#media_root: data#&/train.jsonl#' && finds 4:68 'source: media_root: .*/data/train.jsonl: Not a directory'
 sed '2s#clips/0000#clips/none#' "$work/data/train.jsonl" >"$work/data/one.jsonl"
 change 's#data/train.jsonl#data/one.jsonl#' && warns 4:66 'source: media_root: 1 of the 4 images and videos .*/clips/none.mp4: No such file'
 cp -r "$work/data/clips" "$work/data/sound"
@@ -114,6 +115,7 @@ change 's/group_size: 4/limit: 1, group_size: 4/' && finds 4:81 'source: limit: 
 change 's/group_size: 4/group_size: 1/' && warns 4:86 'source: group_size: 1: .* nothing is learned of the rewards'
 change 's/lr: 1.0e-4/lr: 10/' && warns 9:30 'optim: lr: 10: a step changes each weight'
 change 's/lr: 1.0e-4/lr: 0/' && warns 9:30 'optim: lr: 0: no weight ever changes'
+change '/reward\|optim/d; s/refscore: {/refscore: {store_keep: 2 steps, /' && finds 7:28 'refscore: store_keep: only optim counts steps'
 change 's/lr: 1.0e-4/lr: -1/' && finds 9:30 'optim: lr: -1 is out of range'
 change 's#^run: run#run: p.yaml/run#' && finds 1:6 "pipeline: run: cannot write to $work/p.yaml/run: Not a directory"
 change 's/frames: {/frames: {store: data\/train.jsonl/' && finds 5:21 "frames: store: cannot write to .*: $work/data/train.jsonl is not a directory"
@@ -164,6 +166,16 @@ expect 65 'p.yaml:6:22: rollout: model: .*/bert/config.json' "$bin/caravan" chec
 "$bin/caravan" check "$work/p.yaml" >"$work/out" 2>&1 || fail "nowhere: $(cat "$work/out")"
 grep -q "^this machine is none of the file's" "$work/out" || fail "nowhere: $(cat "$work/out")"
 expect 64 'no machine of that name' "$bin/caravan" check "$work/p.yaml" --machine nowhere
+# Neither need they be there; `caravan run` says the same of its own stages.
+sed -i 's/model: bert/model: none/; s/^  - refscore/  - mine: {program: none-such, on: far}\n  - refscore/' "$work/p.yaml"
+"$bin/caravan" check "$work/p.yaml" --machine near >"$work/out" 2>&1 || fail "near: $(cat "$work/out")"
+mv "$work/data" "$work/away" # those of the source, of which rollout inherits media_root
+for command in check "run --key $work/key"; do
+    expect 65 "p.yaml:6:22: rollout: model: $work/none: No such file" "$bin/caravan" $command "$work/p.yaml" --machine far
+    grep -q 'p.yaml:7:5: mine: program: none-such is not in PATH' "$work/err" && grep -q ': 2 mistakes$' "$work/err" ||
+        fail "far: $(cat "$work/err")"
+done
+mv "$work/away" "$work/data"
 
 # What the machine has too little of now is said, and is no mistake.
 cp "$work/good.yaml" "$work/p.yaml"

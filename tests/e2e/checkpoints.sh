@@ -118,6 +118,12 @@ expect 65 "progress: .*: the checkpoint is damaged: remove broken/step-000003, a
 rm -r broken/step-000001 broken/step-000002
 expect 65 "the checkpoint is damaged: remove broken/step-000003, and the training begins anew$" optim --out broken
 
+# Where `latest` is no link, as in a copy that follows links, no checkpoint could be written.
+cp -rL sound copied
+expect 65 "^caravan-optim: copied/latest: not the link to the newest checkpoint" optim --out copied
+rm -r copied/latest
+optim --out copied </dev/null >out 2>err || fail "without its link: $(cat err)"
+
 # In a pipeline the run waits for room for weights, and at the end for room for the checkpoint.
 cat >p.yaml <<END
 run: run
@@ -131,14 +137,17 @@ stages:
   - optim: {lr: 1.0e-3, ema_every: 1}
 END
 make_numbers 8
-make_program complete "exec sed -u -e '$complete' -e 'e sleep 0.2'"
+# While there is a file hold, the run waits with its third group.
+make_program complete "exec sed -u -e '$complete' -e '3,999e while [ -e $work/hold ]; do sleep 0.05; done' -e 'e sleep 0.2'"
 run whole || fail "whole: $(cat whole.err)"
-run tight &
-runner=$!
+touch hold
+begin tight
+runner=$pid
 wait_for_step tight 2
 child=$(pgrep -f "caravan-optim.*$work/tight")
 size=$(stat -c %s whole/checkpoints/latest/model.safetensors)
 prlimit --pid "$child" --fsize=$((size / 2)):unlimited
+rm hold
 wait_for_line tight.err "^caravan: optim: .*weights/.*cannot write: File too large; the run waits"
 step=$(wc -l <tight/metrics.jsonl)
 sleep 1
@@ -153,22 +162,45 @@ check_steps tight 8
 
 # While a run trains, checkpoints that cannot be written are told on the terminal, in caravan top and in metrics.prom.
 # After a request to stop, what optim waits for is told too. The supervisor's clock is then a minute ahead, and it says
-# why it goes on waiting.
+# why it goes on waiting. When optim ends, the supervisor sees that before it reads the last reports, and is not scheduled
+# for seconds, again and again.
 cat >ahead.c <<'END'
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <poll.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+struct item { // as libzmq has it
+    void *socket;
+    int fd;
+    short events, revents;
+};
 static const char *file;
 __attribute__((constructor)) static void begin(void) {
     file = getenv("AHEAD_FILE");
     unsetenv("LD_PRELOAD"); // the stages go on
 }
+// 1: a child has ended and is not reaped, 0: none has, -1: there is none.
+static int ended(void) {
+    siginfo_t info = {0};
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) ? -1 : info.si_pid != 0;
+}
 int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int ahead = 61;
     const int result = ((int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime"))(clock, now);
-    if (clock == CLOCK_MONOTONIC && file && access(file, F_OK) == 0) now->tv_sec += 61;
+    if (clock != CLOCK_MONOTONIC || !file || access(file, F_OK) != 0) return result;
+    if (ahead < 141 && ended() < 0) ahead += 4;
+    now->tv_sec += ahead;
     return result;
+}
+int zmq_poll(struct item *items, int count, long timeout) {
+    int ready = ((int (*)(struct item *, int, long))dlsym(RTLD_NEXT, "zmq_poll"))(items, count, timeout);
+    for (int i = 0; i < 10 && ready > 0 && access(file, F_OK) == 0 && ended() == 0; i++) usleep(100000);
+    for (int i = 0; i < count && ready > 0 && access(file, F_OK) == 0 && ended() > 0; i++)
+        items[i].revents = items[i].socket ? 0 : POLLIN; // of a signal
+    return ready;
 }
 END
 ahead=
@@ -183,15 +215,16 @@ wait_for_step late 2
 child=$(pgrep -P $runner -f caravan-optim)
 weights=$(stat -c %s whole/checkpoints/latest/model.safetensors) state=$(stat -c %s whole/checkpoints/latest/training.safetensors)
 [ "$state" -gt $((weights * 3 / 2)) ] || fail "the training state is too small for this test"
+limited=$SECONDS
 prlimit --pid "$child" --fsize=$((weights * 5 / 4)):unlimited # room for the weights that the other stages need
 wait_for_line late.err "^caravan: optim: checkpoint of step [0-9]*: .*File too large; training goes on and saves a later step"
-for _ in $(seq 600); do
-    "$bin/caravan" top p.yaml $late --once >top || fail "top: $(cat top)"
-    if grep -q "^no checkpoint could be written in the last [0-9]* attempts (see optim.log)" top; then break; fi
-done
-grep -q "^no checkpoint could be written" top || fail "top: $(cat top)"
+top_says() { "$bin/caravan" top p.yaml $late --once >top 2>&1 && grep -q "^no checkpoint could be written in the last [0-9]* attempts (see optim.log)" top; }
+wait_until 120 top_says || fail "top: $(cat top)"
 kill -TERM $runner
-wait_for_line late.err "^caravan: optim: checkpoint of step [0-9]*: .*File too large; it is tried again for [0-9]* s: make room in "
+wait_for_line late.err "^caravan: stopping; the same command resumes the run"
+seconds=$((SECONDS - limited)) # in which four lines and one a second are written
+# At once, whatever came before: it is not said before a minute later again.
+wait_for_line late.err "^caravan: optim: checkpoint of step [0-9]*: .*File too large; it is tried again for \(600\|5[5-9][0-9]\) s: make room in "
 if [ -n "$ahead" ]; then
     touch ahead
     wait_for_line late.err "^caravan: waiting for optim to end: checkpoint of step [0-9]*: .*File too large; it is tried again"
@@ -199,4 +232,12 @@ fi
 prlimit --pid "$child" --fsize=unlimited:unlimited
 ends_with 75 $runner late.err
 grep -q '^caravan_failed_checkpoints{run="p"} 0' late/metrics.prom || fail "metrics: $(cat late/metrics.prom)"
-[ "$(grep -c "training goes on and saves" late.err)" -le 40 ] || fail "late: a flood of lines: $(cat late.err)"
+[ "$(grep -c "training goes on and saves" late.err)" -le $((seconds + 8)) ] || fail "late: a flood of lines: $(cat late.err)"
+
+# A process that has failed tries its last checkpoint once: it tells nobody any more what it waits for. A directory that
+# only a whole checkpoint replaces is in its way; that of step 2 is tried before it fails, too, for the state of that step,
+# which may be due in its place, would be as good as the last one.
+make_program complete "exec sed -u -e '/\"id\":\"e0-000001\"/e mkdir $work/gone/checkpoints/latest' \
+    -e '/\"id\":\"e0-000002\"/s/}\$/,\"completions\":[{\"text\":\"a\"}]}/;t' -e '$complete'"
+expect 65 "optim ended with exit code 65" timeout -k 10 120 "$bin/caravan" run p.yaml --set run="$work/gone" --set optim.save_every=2
+grep -q "caravan-optim: checkpoint of step 2: .*latest: cannot write: Is a directory$" gone/logs/optim.log || fail "$(cat gone/logs/optim.log)"

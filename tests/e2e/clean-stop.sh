@@ -17,17 +17,17 @@ last_step() {
 saved_step() {
     ls "$work/stopped/checkpoints" | sed -n 's/^\(step\|state\)-0*\([0-9]*\)$/\2/p' | sort -n | tail -1
 }
+two_steps_on() {
+    now=$(last_step)
+    [ "${now:-0}" -ge $((${before:-0} + 2)) ] || ! kill -0 $pid 2>/dev/null # a fast run may have ended
+}
 
 # Every process gets SIGTERM at once, as from a service manager, and twice more; the supervisor passes its own on.
 for turn in 1 2 3; do
     before=$(last_step)
     "$bin/caravan" run "$work/p.yaml" --set run="$work/stopped" 2>>"$work/stopped.err" &
     pid=$!
-    for i in $(seq 600); do
-        now=$(last_step)
-        [ "${now:-0}" -ge $((${before:-0} + 2)) ] || ! kill -0 $pid 2>/dev/null && break # a fast run may have ended
-        sleep 0.05
-    done
+    wait_until 300 two_steps_on || fail "no two steps after ${before:-0}: $(cat "$work/stopped.err")"
     everyone="$pid $(pgrep -P $pid || true)"
     for i in 1 2 3; do
         kill -TERM $everyone 2>/dev/null || true
@@ -48,7 +48,7 @@ done
 # What a crash may leave: half a checkpoint; in the metrics lines of later steps and half a line.
 mkdir "$work/stopped/checkpoints/step-000099.tmp"
 printf '%s\n%s' '{"first": {"step": 1}, "step": 99}' '{"step": 1, "lo' >>"$work/stopped/metrics.jsonl"
-timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/stopped" 2>>"$work/stopped.err" || fail "stopped: $(cat "$work/stopped.err")"
+timeout -k 10 300 "$bin/caravan" run "$work/p.yaml" --set run="$work/stopped" 2>>"$work/stopped.err" || fail "stopped: $(cat "$work/stopped.err")"
 check_steps stopped 8
 [ ! -e "$work/stopped/checkpoints/step-000099.tmp" ] || fail "half a checkpoint stays: $(ls "$work/stopped/checkpoints")"
 [ "$(weights_of stopped)" = "$want" ] || fail "a run that was stopped three times trains other weights"
@@ -69,6 +69,7 @@ train() {
 (train whole) <"$work/groups" >"$work/trained" 2>"$work/err" || fail "optim: $(cat "$work/err")"
 
 mkfifo "$work/in"
+: >"$work/trained" # of another training until then
 : >"$work/err"
 (train full) <"$work/in" >"$work/trained" 2>"$work/err" &
 pid=$!

@@ -54,6 +54,19 @@ two_machines() {
     ip -n $space-2 addr add $two/24 dev $$-2 && ip -n $space-2 link set $$-2 up && ip -n $space-2 link set lo up
 }
 
+# take_ports: sets $port to the first of 1,024 ports that are this script's until it ends, below those that the kernel gives to
+# connections.
+take_ports() {
+    local slot
+    for slot in $(seq 0 21); do
+        { exec {ports_lock}>"${TMPDIR:-/tmp}/caravan-ports-$slot"; } 2>/dev/null || continue # another user's
+        port=$((10000 + slot * 1024))
+        ! flock -n "$ports_lock" || return 0
+        exec {ports_lock}>&-
+    done
+    fail "other tests have all ports"
+}
+
 # has_lines FILE COUNT: whether the file has so many lines at least.
 has_lines() { [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ]; }
 

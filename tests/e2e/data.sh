@@ -25,15 +25,19 @@ cmp -s <(sed "s|$work/||g" "$work/out") <(echo '{"samples":9,"media":{"video":2,
 expect 65 '0 media missing' data "$work/odd.jsonl" --format video-r1 --no-media
 expect 65 'odd.jsonl: 9 mistakes' data "$work/odd.jsonl"
 grep -q 'line 9: not JSON' "$work/out" || fail "no mistake is listed: $(cat "$work/out")"
-# An answer that is none of the options, and media that are there but cannot be decoded: all, or some over the whole file.
+# An answer that is none of the options, none at all, and media that are there but cannot be decoded: all, or some over the whole file.
 choice() { record video "$1" | sed 's/"OCR"/"multiple choice","options":["A. x","B. y"]/; s/<answer>x/<answer>'"$2"'/'; }
 echo "no clip" >"$work/videos/text.mp4"
-{ choice videos/epic/v.mp4 Z && choice videos/epic/v.mp4 B && choice videos/epic/v.mp4 y && choice videos/epic/v.mp4 "" && choice videos/text.mp4 A; } >"$work/answers.jsonl"
+{ choice videos/epic/v.mp4 Z && choice videos/epic/v.mp4 B && choice videos/epic/v.mp4 y && record video videos/epic/v.mp4 | sed 's/<answer>x/<answer>/' && choice videos/text.mp4 A; } >"$work/answers.jsonl"
 expect 65 'answers.jsonl: 2 mistakes, .* 0 media missing, 1 of 5 not decodable' data "$work/answers.jsonl" --format video-r1 --media-root "$work"
-grep -q "line 1: solution: the answer 'Z' is none of the 2 options, A to B" "$work/out" && grep -q "line 4: solution: the answer '' is none" "$work/out" || fail "answers: $(cat "$work/out")"
+grep -q "line 1: solution: the answer 'Z' is none of the 2 options, A to B" "$work/out" && grep -q "line 4: solution: no answer in it" "$work/out" || fail "answers: $(cat "$work/out")"
 grep -q 'line 5: .*text.mp4: cannot be opened' "$work/out" || fail "not decodable: $(cat "$work/out")"
 expect 65 '2 mistakes, .* 0 of 0 not decodable' data "$work/answers.jsonl" --format video-r1 --media-root "$work" --open 0
 expect 65 '2 mistakes, .* 1 of 2 not decodable' data "$work/answers.jsonl" --format video-r1 --media-root "$work" --open 2
+# A long answer is cut, and the JSON stays UTF-8.
+choice none.mp4 "ab$(printf '汉%.0s' {1..40})" >"$work/long.jsonl"
+expect 65 '1 mistakes' data "$work/long.jsonl" --format video-r1 --no-media --json
+grep -q 'ab汉.* is none of the 2 options' "$work/out" && iconv -f UTF-8 -t UTF-8 "$work/out" >/dev/null || fail "a long answer: $(cat "$work/out")"
 
 # Media outside media_root are counted.
 ln -s "$PWD/tests/data/media/three.mp4" "$work/videos/link.mp4"

@@ -120,6 +120,8 @@ a,3,3,probability,0.5,2,1,0.5,1,1,0,0,1
 END
 report --csv a=steps.jsonl 2>err | diff - expected.csv || fail "report --csv"
 grep -q 'steps.jsonl: 1 groups left out: not trained$' err || fail "report: $(cat err)"
+cp steps.jsonl lr=1.jsonl
+[ "$(report --csv lr=1.jsonl b=lr=1.jsonl 2>err | cut -d, -f1 | uniq | tr '\n' ' ')" = 'name lr=1.jsonl b ' ] || fail "report of a path with a =: $(cat err)"
 # Groups that nobody judged: the message has the commands, which lead to a table.
 sed 's/"consistency":{[^}]*},//; s/"solution":""/"problem_type":"multiple choice","solution":"<answer>A<\/answer>"/; s/{"text":"x"},{"text":"y"}/{"text":"<think>So it is A.<\/think><answer>A<\/answer>"},{"text":"y"}/' steps.jsonl >unjudged.jsonl
 report unjudged.jsonl 2>err >out

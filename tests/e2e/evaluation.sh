@@ -25,10 +25,11 @@ done >"$work/sb/validation.jsonl"
     sample L3 Work B "$progress" missing.mp4
     sample L1 Hobbies B "" 0000.mp4
 } >>"$work/sb/validation.jsonl"
-# A random model has no answer to anything: a program gives it one, takes its time, and counts.
+# A random model has no answer to anything: a program gives it one, takes its time, and counts. While there is a file hold
+# it gives three.
 cat >"$work/answer.sh" <<'END'
 #!/bin/sh
-exec sed -u -E -e "e sleep 0.15; echo >>${0%/*}/count" -e 's/(.*"text":")([^"\\]|\\.)*"/\1<think>A, or else wash the cup.<\/think>\\n<answer>B<\/answer>"/'
+exec sed -u -E -e "e sleep 0.15; while [ -e ${0%/*}/hold ] && [ \$(wc -l <${0%/*}/count) -ge 3 ]; do sleep 0.05; done; echo >>${0%/*}/count" -e 's/(.*"text":")([^"\\]|\\.)*"/\1<think>A, or else wash the cup.<\/think>\\n<answer>B<\/answer>"/'
 END
 chmod +x "$work/answer.sh"
 sed 's/^  - score:.*/  - answer: {program: .\/answer.sh}\n&/' pipelines/eval/seed-bench-r1-L1.yaml >"$work/eval.yaml"
@@ -84,19 +85,28 @@ sed -i "s|$work/a/eval/store|$work/elsewhere|; s|^\( *model: \).*|\1/nowhere|" "
 "$bin/caravan-score" --stdio --store "$work/moved/store" <"$work/one" >"$work/out" 2>"$work/err"
 [ "$("$bin/caravan" groups ls "$work/moved" | wc -l)" = $(($(wc -l <"$work/listed") + 1)) ] || fail "groups ls of a run with two stores"
 
-# stop SIGNAL COUNT: starts it again and sends the run SIGNAL when COUNT answers were given. Returns when the program is
-# gone as well, so that it does not count for the next run.
+# Whether three answers were given, and the source knows what became of two groups.
+in_the_middle() {
+    settled=$(sed -n 's/^caravan_groups{.*state="done"} //p' "$work/b/eval/metrics.prom" 2>/dev/null || true)
+    [ "$(wc -l <"$work/count")" -ge 3 ] && [ "${settled:-0}" -ge 2 ]
+}
+
+# stop SIGNAL: starts it again and sends the run SIGNAL in the middle. Returns when the program is gone as well, so that it
+# does not count for the next run.
 stop() {
     : >"$work/count"
+    touch "$work/hold"
+    rm -f "$work/b/eval/metrics.prom"
     start b/eval &
     pid=$!
-    until [ "$(wc -l <"$work/count")" -ge "$2" ]; do sleep 0.05; done
+    wait_until 120 in_the_middle || fail "no three answers: $(cat "$work/err")"
     kill -"$1" "$(pgrep -P $pid -x caravan || echo $pid)"
     wait $pid || true
     while pgrep -f "echo >>$work/count" >/dev/null; do sleep 0.05; done
+    rm "$work/hold"
 }
-stop KILL 3
-stop INT 3
+stop KILL
+stop INT
 groups=$("$bin/caravan" groups export --store "$work/b/eval/store" | grep -c '"verdict":') || true
 [ "$groups" -ge 2 ] && [ "$groups" -lt 13 ] || fail "not in the middle: $groups"
 : >"$work/count"
@@ -112,3 +122,21 @@ start b/eval --set judge.judge=likelihood || fail "$(cat "$work/err")"
 grep -q "source: the settings have changed: " "$work/err" || fail "nobody was told: $(cat "$work/err")"
 "$bin/caravan" eval "$work/b/eval" | grep -q "^consistency by likelihood$" || fail "the verdicts are the old ones"
 tail -n 1 "$work/b/eval/logs/rollout.log" | grep -q " 13 found in the store" || fail "sampled again: $(tail -n 1 "$work/b/eval/logs/rollout.log")"
+
+# So it does when the model's directory has other weights, or the link to it leads elsewhere; else it has nothing to do.
+ln -s "$work/model" "$work/latest"
+start c/eval --set model="$work/latest" || fail "$(cat "$work/err")"
+"$bin/caravan" init "$work/trained" --shape pipelines/miniature/shape.json --tokenizer "$work/model" --seed 4
+ln -sfn "$work/trained" "$work/latest"
+for told in 1 0; do
+    : >"$work/err"
+    : >"$work/count"
+    start c/eval --set model="$work/latest" || fail "$(cat "$work/err")"
+    [ "$(grep -c "source: the settings have changed: " "$work/err")" = $told ] || fail "another model: $(cat "$work/err")"
+    [ "$(wc -l <"$work/count")" = $((13 * told)) ] || fail "another model: $(wc -l <"$work/count") answers"
+done
+touch -d "1 hour ago" "$work/trained/model.safetensors" # as if it had been written then
+: >"$work/err"
+start c/eval --set model="$work/latest" || fail "$(cat "$work/err")"
+grep -q "source: the settings have changed: " "$work/err" || fail "other weights: $(cat "$work/err")"
+tail -n 1 "$work/c/eval/logs/rollout.log" | grep -q " 13 found in the store" || fail "sampled again: $(tail -n 1 "$work/c/eval/logs/rollout.log")"

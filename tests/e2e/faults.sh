@@ -24,14 +24,17 @@ run twice --set frames.replicas=2 --set rollout.replicas=2 --set refscore.replic
 [ -f "$work/twice/logs/rollout-2.log" ] || fail "no log of the second replica"
 [ "$(weights_of twice)" = "$want" ] || fail "the weights differ with two replicas"
 
-begin killed --set force.program="$work/slow.sh"
-turn=0
+# Each stage is killed three times: a group that was lost four times with one stage is quarantined. The run waits for the
+# first time.
+make_program held "exec sed -u -e '$force' -e '3,999e while [ ! -e $work/go ]; do sleep 0.05; done' -e 'e sleep 0.2'"
+begin killed --set force.program="$work/held.sh"
+stages=(source frames rollout refscore reward force optim)
 wait_for_step killed 1
-while [ $turn -lt 40 ] && children=$(pgrep -P $pid -f /nodes/); do # not the leak sanitizer's own process
-    turn=$((turn + 1))
-    set -- $children
-    shift $((turn * 5 % $#))
-    kill -9 "$1" 2>/dev/null || true
+for turn in $(seq 21); do
+    kill -0 $pid 2>/dev/null || break
+    kill -9 $(pgrep -P $pid -f "/nodes/${stages[turn * 5 % 7]}( |\$)") 2>/dev/null || true # it may be about to be started
+    [ $turn -gt 1 ] || wait_for_line "$work/killed.err" "killed by signal 9"
+    touch "$work/go"
     sleep 0.8
 done
 wait $pid || fail "killed: $(cat "$work/killed.err")"
@@ -70,14 +73,15 @@ sed -n 's/.*"age_max": \([0-9]*\),.*/\1/p' "$work/stale/metrics.jsonl" | sort -u
 grep -qx 1 "$work/ages" || fail "no group was a step behind"
 if grep -qvx '[01]' "$work/ages"; then fail "some groups were more than one step old: $(cat "$work/ages")"; fi
 
-# Stopped in the middle, then started with an empty directory for optim: that is refused, and the ledger stays as it is.
-# Step 6 has groups only after the ledger has step 5.
-begin moved --set optim.save_every=2
+# Stopped in the middle, after step 6, then started with an empty directory for optim: that is refused, and the ledger
+# stays as it is. Step 6 has groups only after the ledger has step 5.
+make_program until-6 "exec sed -u -e '$force' -e '13,999e sleep 600'"
+begin moved --set optim.save_every=2 --set force.program="$work/until-6.sh"
 wait_for_step moved 6
 kill -TERM $pid
 ends_with 75 $pid "$work/moved.err"
 expect 65 "optim's directory is empty, but the ledger has [5-8] trained steps: " \
-    timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/moved" --set optim.out="$work/elsewhere"
+    timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/moved" --set optim.out="$work/elsewhere"
 if grep "starting it again" "$work/err"; then fail "a refused run went on"; fi
 if grep -q "goes back" "$work/moved/logs/source.log"; then fail "the ledger's history is gone"; fi
 [ ! -e "$work/elsewhere/metrics.jsonl" ] || fail "steps were trained again in another directory"
@@ -90,7 +94,7 @@ check_steps moved 8
 [ "$(weights_of moved)" = "$want" ] || fail "a run that went back trains other weights"
 
 # A second run in the same directory is refused while the first one runs.
-begin busy --set source.epochs=50
+begin busy --set source.epochs=1000
 wait_for_step busy 1
 expect 64 "another caravan run is using" "$bin/caravan" run "$work/p.yaml" --set run="$work/busy"
 kill -TERM $pid

@@ -47,6 +47,10 @@ expect_reason list "list.m3u8: it is a list of other files"
 expect_reason short "the video has 1 frame, at least 2"
 [ "$(grep -c '"quarantine":{' "$work/first")" = 5 ] || fail "expected the five groups with bad media in quarantine"
 
+# The reason has the cause behind a long path, too.
+long=$(printf '%0200d/' 1 2 3 4)
+group long video "${long}none.mp4" | frames | grep -q '"reason":"[^"]*: No such file or directory"' || fail "the reason of a long path is cut"
+
 # One worker and a new store give the same output.
 "$bin/caravan-frames" --stdio --store "$work/other" --media-root "$media" --workers 1 <"$work/in" 2>>"$work/log" | without_times >"$work/second"
 without_times <"$work/first" | cmp - "$work/second" || fail "the output depends on the number of workers"

@@ -22,7 +22,7 @@ if grep -Ev '/lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s)\.so' "$work/foreign";
 check() {
     device=$1
     shift
-    env -i PATH="$PATH" DEVICE="$device" BENCH="--tiny --only digest" STEPS=4 \
+    env -i PATH="$PATH" PATIENCE=5 DEVICE="$device" BENCH="--tiny --only digest" STEPS=4 \
         SHAPE=data/model/config.json SEARCH="$work/disk" gpu/check "$@" >"$work/table" 2>"$work/err" </dev/null
 }
 
@@ -59,7 +59,7 @@ for error in 98 714 715 717 718; do
     expect 70 "an error that the emulator does not make" env CARAVAN_EMULATED_ERROR=$error gpu/bin/harness --device emulated --only patchify
 done
 expect 69 "an error that the emulator does not make" env CARAVAN_EMULATED_ERROR=46 gpu/bin/harness --device emulated --only patchify
-if env CARAVAN_EMULATED_ERROR=714 DEVICE=emulated gpu/check questions >"$work/table" 2>&1; then fail "every wait failed, but check did not"; fi
+if env CARAVAN_EMULATED_ERROR=714 PATIENCE=5 DEVICE=emulated gpu/check questions >"$work/table" 2>&1; then fail "every wait failed, but check did not"; fi
 grep -q "questions again, with CUDA_LAUNCH_BLOCKING=1" gpu-check/questions.log || fail "$(cat gpu-check/questions.log)"
 expect 69 "the driver is for CUDA 12.4; 13.0, driver 580 or newer, is needed" \
     env CARAVAN_EMULATED_DRIVER=12040 gpu/bin/harness --device emulated --only patchify

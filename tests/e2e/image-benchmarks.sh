@@ -34,6 +34,10 @@ END
 ) || fail "converted records"
 "$bin/caravan-source" --stdio --data "$work/all.jsonl" --format video-r1 --shuffle false >"$work/groups" 2>/dev/null
 [ "$(wc -l <"$work/groups")" = 6 ] && grep -q '"options":\["red","blue"\]' "$work/groups" || fail "the source refuses a record"
+[ "$(grep -o '"category":"[^"]*"' "$work/groups" | cut -d'"' -f4 | paste -sd' ')" = "Count figure logic geometry colour" ] ||
+    fail "the categories of an evaluation"
+sed 's/Length/Le\xe2\x80\xa8ngth/' "$work/vision.jsonl" >"$work/separator.jsonl"
+[ "$(convert mathvision "$work/separator.jsonl" | wc -l)" = 2 ] || fail "a line separator within a text ended a record"
 sed 's/"(B)"/"(E)"/' "$work/cv.jsonl" >"$work/bad.jsonl"
 expect 1 "record 1: ValueError: the answer '(E)' is none of" convert cv-bench "$work/bad.jsonl"
 expect 1 'usage: ' convert mmmu "$work/cv.jsonl"

@@ -12,6 +12,7 @@ version=$("$bin/caravan" --version)
 [ "$("$root/bin/caravan" --version)" = "$version" ] || fail "the installed program is not of version $version"
 cmp pipelines/templates/default.txt "$root/share/caravan/pipelines/templates/default.txt"
 [ -x "$root/share/caravan/pipelines/examples/consistency.py" ] || fail "an example cannot be run"
+if grep "^ExecStart=/" "$root/share/caravan/pipelines/systemd/caravan@.service"; then fail "the unit is for one PREFIX alone"; fi
 [ -f "$root/share/doc/caravan/REFERENCE.md" ] || fail "no documentation"
 
 # ---- manual pages ----
@@ -32,6 +33,9 @@ done
 for subcommand in $("$bin/caravan" --help | sed -nE 's/^  ([a-z-]+) .*/\1/p'); do
     if "$bin/caravan" "$subcommand" --help | grep '.\{81\}'; then fail "caravan $subcommand --help is wider than 80 columns"; fi
     grep -q "^.SS \"caravan ${subcommand//-/\\\\-}" "$root/share/man/man1/caravan.1" || fail "caravan(1): no $subcommand"
+done
+for variable in $(grep -oh 'CARAVAN_[A-Z]*' MANUAL.md | sort -u); do
+    grep -q "^.B $variable$" "$root/share/man/man1/caravan.1" || fail "caravan(1): no $variable"
 done
 command -v man >/dev/null || echo "manual pages were not formatted: man is not installed"
 expect 64 "there is no such program" "$bin/caravan" reference --man caravan-nothing
@@ -102,8 +106,8 @@ left=$(find "$work/root" ! -type d)
 # ---- the Debian package ----
 
 if command -v dpkg-shlibdeps >/dev/null; then
-    make $install ZSHDIR=/usr/share/zsh/vendor-completions DESTDIR="$work/deb" install >/dev/null
-    DEBEMAIL=somebody@debian.org tools/make-deb "$work/deb" 1.2.3 "$work/caravan.deb" >/dev/null
+    make $install ZSHDIR=/usr/share/zsh/vendor-completions DESTDIR="$work/the package" install >/dev/null
+    DEBEMAIL=somebody@debian.org tools/make-deb "$work/the package" 1.2.3 "$work/caravan.deb" >/dev/null
     dpkg-deb -f "$work/caravan.deb" Depends | grep -q 'libzmq5' || fail "the package does not need libzmq5"
     [ "$(dpkg-deb -f "$work/caravan.deb" Version)" = 1.2.3 ] || fail "the package is of another version"
     dpkg-deb -c "$work/caravan.deb" >"$work/list"
@@ -120,10 +124,48 @@ fi
 
 # ---- the image's recipe ----
 
-# What .dockerignore lets through is all that make deb needs.
-mkdir "$work/context"
-cp -r $(sed -n 's/^!//p' .dockerignore) "$work/context"
-make -C "$work/context" -n deb >"$work/log" 2>&1 || fail "the image cannot be built: $(cat "$work/log")"
+# What .dockerignore lets through is all that make deb needs, also in a directory whose name has a blank.
+mkdir "$work/the context"
+cp -r $(sed -n 's/^!//p' .dockerignore) "$work/the context"
+make -C "$work/the context" -n deb >"$work/log" 2>&1 || fail "the image cannot be built: $(cat "$work/log")"
+ln -s "$PWD/tests" "$work/the context/tests"
+make -C "$work/the context" -n sanitize-thread >"$work/log" 2>&1 || fail "the tests cannot run there: $(tail -n 3 "$work/log")"
+rm "$work/the context/tests"
+
+# ---- root installs what another user has built ----
+
+if [ "$(id -u)" = 0 ] && command -v git >/dev/null; then
+    git -C "$work/the context" init -q
+    git -C "$work/the context" add LICENSE
+    git -C "$work/the context" -c user.name=a -c user.email=a@example.org commit -qm license
+    chown -R 65534 "$work/the context"
+    HOME=$work make -C "$work/the context" build/commit >/dev/null
+    grep -qE '^[0-9a-f]{7,}' "$work/the context/build/commit" || fail "the commit: $(cat "$work/the context/build/commit")"
+fi
+
+# ---- missing packages ----
+
+# A machine without them, with programs that say how they were called. sudo gives no variables on.
+mkdir "$work/fake"
+fake() {
+    printf '#!/bin/sh\n%s\n' "$2" >"$work/fake/$1"
+    chmod +x "$work/fake/$1"
+}
+fake dpkg-query 'exit 1'
+fake id 'echo 1000'
+fake apt-get 'echo "apt-get $1 ${DEBIAN_FRONTEND:-asks}" >&2'
+for tool in sh sed grep env; do ln -s "$(command -v $tool)" "$work/fake/$tool"; done
+deps() { PATH=$work/fake sh tools/deps "$@"; }
+expect 1 "missing packages: one g++; type: make deps, or: su - -c 'apt-get install one g++'" deps --check one g++
+expect 1 "^type: su - -c 'apt-get install one g++'" deps --install one g++
+fake sudo '[ "$1" != -n ] || exit 1'
+expect 1 "^type: sudo apt-get install one" deps --install one
+fake sudo '[ "$1" != -n ] || shift; exec env -i "PATH=$PATH" "$@"'
+fake true ''
+expect 0 "^apt-get install noninteractive" deps --install one
+fake id 'echo 0'
+expect 0 "^apt-get install noninteractive" deps --install one
+expect 1 "make deps, or: apt-get install one" deps --check one
 
 # ---- what make prints ----
 
@@ -132,6 +174,11 @@ mkdir -p "$work/build/deb/root/vendor_completions.d" # as make deb leaves it
 short=$(make -B BUILD="$work/build" "$work/build/$object" | tail -1)
 [ "$short" = "CC   $object" ] || fail "make printed '$short'"
 make -B V=1 BUILD="$work/build" "$work/build/$object" | grep -q -- '-std=c17' || fail "V=1 does not print the command"
+
+make help >"$work/targets"
+for target in $(sed -nE 's/^([^ :]+):.* ## .*/\1/p' Makefile make/*.mk); do
+    grep -q "^$target " "$work/targets" || fail "make help does not list $target"
+done
 
 # ---- another LIBDIR ----
 

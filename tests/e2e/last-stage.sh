@@ -18,8 +18,9 @@ stages:
   - rollout: {max_new_tokens: 6, temperature: 0.1, top_p: 0.001, replicas: 2}
   - score: {}
 END
-# A program that takes its time and drops what says in which order the groups were issued.
-make_program slow "exec sed -u -e 'e sleep 0.1' -e 's/\"requires\":{[^}]*},//'"
+# A program that takes its time, from when processes were killed on, and drops what says in which order the groups were
+# issued.
+make_program slow "exec sed -u -e 'e until [ -e $work/hit ]; do sleep 0.05; done; sleep 0.1' -e 's/\"requires\":{[^}]*},//'"
 sed 's/- score:.*/&\n  - slow: {program: .\/slow.sh, replicas: 2}/' "$work/p.yaml" >"$work/slow.yaml"
 sed '/- score:/d' "$work/p.yaml" >"$work/rollout.yaml"
 
@@ -27,7 +28,7 @@ sed '/- score:/d' "$work/p.yaml" >"$work/rollout.yaml"
 run() {
     file=$1 name=$2
     shift 2
-    timeout -k 10 60 "$bin/caravan" run "$work/$file.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err" || fail "$name: $(cat "$work/$name.err")"
+    timeout -k 10 300 "$bin/caravan" run "$work/$file.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err" || fail "$name: $(cat "$work/$name.err")"
     grep -q "done: 12 groups done, 1 quarantined" "$work/$name.err" || fail "$name: $(cat "$work/$name.err")"
 }
 
@@ -59,6 +60,7 @@ for turn in 1 2 3 4; do
     [ $# -gt 0 ] || break
     shift $((turn * 3 % $#))
     kill -9 "$1" 2>/dev/null || true
+    [ $turn = 1 ] || touch "$work/hit"
 done
 wait $pid || fail "killed: $(cat "$work/killed.err")"
 grep -q "killed by signal 9" "$work/killed.err" || fail "nothing was killed: $(cat "$work/killed.err")"

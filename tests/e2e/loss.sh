@@ -139,7 +139,7 @@ logprobs= accuracy= spans=
     accuracy='[0,0]' group c '[0,0]' $a $b | sed "$uncounted; s/}\$/,\"consistency\":{\"probability\":[0.5,0.75]}}/"
 } >rewarded.in
 optim metrics --groups-per-step 3 <rewarded.in
-for pair in completion_length:3.5 truncated:0.166666667 reward_std:0.471404521 all_correct:0.333333333 all_wrong:0.333333333 \
+for pair in completion_length:3.5 truncated:0.166666667 reward:0.833333333 reward_std:0.471404521 all_correct:0.333333333 all_wrong:0.333333333 \
     bonus_rate:0.166666667 uncounted:0.166666667 consistency:0.5 kl:0; do
     [ "$(metric metrics ${pair%:*})" = "${pair#*:}" ] || fail "$pair: $(cat metrics/metrics.jsonl)"
 done
@@ -151,6 +151,9 @@ done
 now=$(date +%s)
 [ "$(metric metrics time | cut -d. -f1)" -le $now ] && [ "$(metric metrics time | cut -d. -f1)" -gt $((now - 3600)) ] ||
     fail "time: $(cat metrics/metrics.jsonl)"
+# The rewards of a user's program may lack a total.
+accuracy='[1,0]' group d '[1,-1]' $a $b | sed 's/,"total":[^}]*//' | optim no-total
+[ "$(metric no-total reward) $(metric no-total accuracy)" = "null 0.5" ] || fail "no total: $(cat no-total/metrics.jsonl)"
 # A process that goes on writes an event file of its own, with the next number.
 cp -r metrics resumed
 optim resumed --groups-per-step 3 <rewarded.in
@@ -185,3 +188,8 @@ refused 'reference.answer_span\[0\]: ends after' --kl-parts separate
 logprobs= group b '[0,0]' $a $b >bad.in
 refused 'reference.logprobs: missing'
 expect 64 'kl_parts: separate does not go with loss: tokens' "$bin/caravan-optim" --stdio --model model --out x --loss tokens --kl-parts separate
+
+# A group that an earlier run has trained and that does not fill a step leaves without `trained`.
+accuracy= spans=
+group a '[0,0]' $a $b | sed 's/}$/,"trained":{"step":7}}/' | optim untrained --groups-per-step 2
+grep -q '"id":"a"' untrained.jsonl && ! grep -q '"trained"' untrained.jsonl || fail "trained by this run: $(cat untrained.jsonl)"

@@ -24,11 +24,14 @@ run tight $tight --set 'optim.store_keep=2 steps' || fail "a tight limit: $(cat 
 [ "$("$bin/caravan" groups ls --store "$work/tight/store" | grep -o 'step .*' | tr '\n' ' ')" = "step 7 step 7 step 8 step 8 " ] ||
     fail "the groups of other steps than the last two stay"
 
+# What one machine alone has is in a directory that can be hidden from the other one.
+mkdir "$work/hidden"
+mv "$work/data" "$work/hidden"
+ln -s hidden/data "$work/data"
 two_machines 10.77.0 "unshare -m true"
 # The second namespace cannot read the first one's directory, so it must pull the weights.
 [ -z "$in_two" ] || in_two="$in_two unshare -m sh -c"
-# Two runs of this script, as under two sanitizers at once, need ports of their own.
-port=$((10000 + $$ % 30 * 640))
+take_ports
 
 key_one=$("$bin/caravan" keygen "$work/one.key")
 key_two=$("$bin/caravan" keygen "$work/two.key")
@@ -50,23 +53,23 @@ for name in "$host" "${host%%.*}.test"; do
 done
 
 # start_one NAME OPTION...: machine one in the background, its run in $work/NAME; start_two likewise. The first one's
-# directory and the clips are hidden from the second.
+# directory and the data are hidden from the second.
 start_one() {
     name=$1
     shift
     mkdir -p "$work/$name"
-    $in_one timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" --set run="$work/$name" "$@" \
+    $in_one timeout -k 60 300 "$bin/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" --set run="$work/$name" "$@" \
         2>"$work/$name.err" &
     first=$!
 }
 start_two() {
     name=$1
     shift
-    second="exec timeout -k 10 120 $bin/caravan run $work/p.yaml --machine two --key $work/two.key --set run=$work/$name $*"
+    second="exec timeout -k 60 300 '$bin/caravan' run $work/p.yaml --machine two --key $work/two.key --set run=$work/$name $*"
     if [ -n "$in_two" ]; then
-        $in_two "mount -t tmpfs none $work/one && mount -t tmpfs none $work/data/clips && $second" 2>"$work/$name.err" &
+        $in_two "mount -t tmpfs none $work/one && mount -t tmpfs none $work/hidden && $second" 2>"$work/$name.err" &
     else
-        $second 2>"$work/$name.err" &
+        sh -c "$second" 2>"$work/$name.err" &
     fi
     second=$!
 }
@@ -102,12 +105,24 @@ cp "$work/p.yaml" "$work/two-keys.yaml"
 mv "$work/two.key" "$work/its-own.key"
 cp "$work/one.key" "$work/two.key"
 sed -i "s/key: .*\"/key: \"$(sed 's/[&|\/\\]/\\&/g' <<<"$key_one")\"/" "$work/p.yaml"
-start_one shared --set rollout.on=one,two
-start_two shared --set rollout.on=one,two
+make_program held "exec sed -u -e '$force' -e 'e until [ -e $work/go ]; do sleep 0.05; done'"
+slowly="--set rollout.on=one,two --set force.program=$work/held.sh"
+start_one shared $slowly
+start_two shared $slowly
+both() { [ "$("$bin/caravan" ls | grep -c " $work/shared (machine \(one\|two\))$")" = 2 ]; }
+wait_until 120 both || fail "ls: $("$bin/caravan" ls)"
+# No run on one machine begins there meanwhile.
+sed '/^machines:/,$d; s/on: two//' "$work/p.yaml" >"$work/alone.yaml"
+expect 64 "shared: another caravan run is using this directory" "$bin/caravan" run "$work/alone.yaml" --set run="$work/shared"
+touch "$work/go"
 wait_for_both
 check_steps shared 8
 [ "$(weights_of shared)" = "$want" ] || fail "two machines with one directory train other weights"
 grep -q "on: \[one, two\]" "$work/shared/pipeline.yaml" || fail "pipeline.yaml: $(cat "$work/shared/pipeline.yaml")"
+# The nodes of a Slurm job have their key there, and the file lists them as machines: a key of the user's is not asked for.
+cp "$work/one.key" "$work/shared/machine.key"
+expect 69 "no run of this file is active in $work/shared" env -u HOME -u XDG_CONFIG_HOME $in_one "$bin/caravan" top "$work/shared" --machine one
+rm "$work/shared/machine.key"
 mv "$work/two-keys.yaml" "$work/p.yaml"
 mv "$work/its-own.key" "$work/two.key"
 
@@ -145,8 +160,14 @@ expect_refusal() {
     rm -rf "$work/one" "$work/two"
     start_one one
     start_two two "$@"
+    has_ended() { ! kill -0 $first 2>/dev/null || ! kill -0 $second 2>/dev/null; }
+    wait_until 120 has_ended || fail "$*: not refused"
     got=0
-    wait -n $first $second || got=$?
+    if kill -0 $first 2>/dev/null; then
+        wait $second || got=$?
+    else
+        wait $first || got=$?
+    fi
     kill $first $second 2>/dev/null || true
     wait $first || true
     wait $second || true

@@ -6,14 +6,14 @@ make_data 2
 make_model
 make_pipeline ""
 
-# away NAME OPTION...: a run in $work/NAME whose media folder is moved away after the second step, in the background.
+# away NAME OPTION...: a run in $work/NAME whose media folder is moved away after the second step, in the background. Its
+# last two steps are issued after that.
 away() {
-    name=$1
-    shift
-    "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" --set force.program="$work/slow.sh" "$@" 2>"$work/$name.err" &
-    pid=$!
+    hold 2
+    begin "$@" --set force.program="$work/gated.sh"
     wait_for_step "$name" 2
     mv "$work/data/clips" "$work/data/gone"
+    hold 4
     wait_for_line "$work/$name.err" "^caravan: frames: .*: No such file or directory; waiting for it"
 }
 
@@ -43,10 +43,11 @@ wait $pid || fail "absolute: exit $?: $(cat "$work/absolute.err")"
 grep -q "done: 8 steps, 16 groups trained, 0 quarantined" "$work/absolute.err" || fail "absolute: $(cat "$work/absolute.err")"
 mv "$work/relative.yaml" "$work/p.yaml"
 
-"$bin/caravan" run "$work/p.yaml" --set run="$work/long" --set force.program="$work/slow.sh" 2>"$work/long.err" &
-pid=$!
+hold 2
+begin long --set force.program="$work/gated.sh"
 wait_for_step long 2
 mv "$work/data" "$work/gone"
+hold 4
 wait_for_line "$work/long.err" "^caravan: frames: media_root $work/data: No such file or directory; waiting for it"
 kill -9 "$(pgrep -P $pid -f caravan-frames)"
 ends_with 69 $pid "$work/long.err"
@@ -70,6 +71,10 @@ echo "${group/NAME/none.mp4}" >&3
 wait_until 60 has_lines "$work/out" 2 || true
 grep -q '"quarantine":{"stage":"frames"' "$work/out" || fail "a missing clip is not quarantined: $(cat "$work/out" "$work/err")"
 mv "$work/data/clips" "$work/data/gone"
+echo "${group/clips\/NAME/train.jsonl}" >&3 # its own folder is there
+wait_until 60 has_lines "$work/out" 3 || true
+tail -n 1 "$work/out" | grep -q '"quarantine":{"stage":"frames","reason":"[^"]*train.jsonl: ' ||
+    fail "a bad file in another folder is not quarantined: $(cat "$work/out" "$work/err")"
 mkdir "$work/data/clips" # what is left of a folder that was mounted there
 echo "${group/NAME/$clip}" >&3
 exec 3>&-
@@ -77,6 +82,32 @@ ends_with 69 $pid "$work/err"
 grep -q "^caravan-frames: the media's directory $work/data/clips/: it is empty now" "$work/err" || fail "filter: $(cat "$work/err")"
 rmdir "$work/data/clips"
 mv "$work/data/gone" "$work/data/clips"
+
+# The folder is gone when a clip is opened, and there again when it is looked for: the clip is opened once more.
+if ! grep -q '__[at]san_init' "$bin/caravan-frames"; then # a sanitizer must be loaded first
+    cat >"$work/away.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+int open(const char *path, int flags, ...) {
+    static int opened;
+    va_list arguments;
+    va_start(arguments, flags);
+    const int mode = va_arg(arguments, int);
+    va_end(arguments);
+    if (strstr(path, getenv("AWAY")) && !opened++) return errno = ENOENT, -1;
+    return ((int (*)(const char *, int, int))dlsym(RTLD_NEXT, "open"))(path, flags, mode);
+}
+END
+    "${CC:-cc}" -shared -fPIC -o "$work/away.so" "$work/away.c"
+    echo "${group/NAME/$clip}" | AWAY=/clips/$clip LD_PRELOAD=$work/away.so "$bin/caravan-frames" --stdio \
+        --media-root "$work/data" --min-pixels 3136 --max-pixels 3136 >"$work/out" 2>"$work/err"
+    grep -q '"media":\[{' "$work/out" && ! grep -q quarantine "$work/out" ||
+        fail "a clip whose folder was away for a moment: $(cat "$work/out" "$work/err")"
+fi
 
 # Samples without a medium, of which COUNT in a row have a missing clip, behind the first two.
 questions() { # COUNT REST

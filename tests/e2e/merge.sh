@@ -15,6 +15,8 @@ cmp "$work/merged/model.safetensors" "$work/again/model.safetensors" || fail "me
 
 expect 64 'usage: caravan merge MODEL ADAPTER OUT' merge "$models/even" "$adapters/even"
 expect 64 'MODEL cannot be OUT too' merge "$work/merged" "$adapters/even" "$work/again/../merged"
+(cd "$work" && mkdir empty && cd empty && expect 64 'an operand is empty; usage: caravan merge MODEL ADAPTER OUT' merge "$models/even" "$adapters/even" "")
+[ -z "$(ls "$work/empty")" ] || fail "a model was written into the current directory"
 expect 65 'adapter_config.json' merge "$models/even" "$models/even" "$work/none"
 expect 65 'adapter_model.safetensors: tensor .* has shape' merge "$models/even" "$adapters/pairs" "$work/none"
 cp -r "$adapters/even" "$work/dora"

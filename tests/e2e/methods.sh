@@ -28,10 +28,12 @@ done >"$work/data.jsonl"
 
 cat >"$work/slow.sh" <<'END'
 #!/bin/sh
-while read -r line; do sleep 0.3; printf '%s\n' "$line"; done
+while read -r line; do
+    case $line in *'Is it red?'* | *'Is it green?'*) printf '%s\n' "$line" ;; *) sleep 1000 ;; esac
+done
 END
 chmod +x "$work/slow.sh"
-# write_pipeline METHOD: writes its pipeline to p.yaml, and one with a slow stage to slow.yaml.
+# write_pipeline METHOD: writes its pipeline to p.yaml, and one that stays in its second step to slow.yaml.
 write_pipeline() {
     scorer="refscore: {}"
     [ $1 != cora ] || scorer="consistency: {program: $PWD/pipelines/examples/consistency.py}"

@@ -1,13 +1,13 @@
 #!/bin/sh
-# caravan check finds no mistake in the pipeline files of this repository but missing files, which a user provides. It
-# finds every mistake in a bad file and names its line and column. caravan plan adds up a GPU's memory.
+# caravan check finds no mistake in the pipeline files of this repository but missing files and keys, which a user provides.
+# It finds every mistake in a bad file and names its line and column. caravan plan adds up a GPU's memory.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 for file in pipelines/*.yaml pipelines/*/*.yaml; do
     "$BIN/caravan" check "$file" >"$work/out" 2>&1 && continue
-    if grep -v 'No such file or directory\(; to have the released model there: hf download Qwen/.*\)\{0,1\}$' "$work/out" | grep -v "^caravan: $file: [0-9]* mistakes*$"; then
+    if grep -v 'No such file or directory\(; to have the released model there: hf download Qwen/.*\)\{0,1\}$' "$work/out" | grep -v ': missing: key; type' | grep -v "^caravan: $file: [0-9]* mistakes*$"; then
         echo "$file has mistakes"
         exit 1
     fi
@@ -34,6 +34,9 @@ published seed-bench-r1-care-margin.yaml 'margin: 0.01' 'format: seed-bench-r1'
 for file in sft-seed-bench-r1.yaml sft-video-r1.yaml; do
     published $file 'groups_per_step: 128' 'lr: 2.0e-5' 'weight_decay: 0' 'clip_norm: 1' 'warmup_ratio: 0.1' 'loss: tokens'
 done
+# On four GPUs they are those of one.
+settings() { sed '1,/^stages:/d; /^ *\(ranks\|device\|publish\): /d' "pipelines/$1"; }
+[ "$(settings seed-bench-r1-care-4-gpus.yaml)" = "$(settings seed-bench-r1-care.yaml)" ]
 published eval/mvbench.yaml 'frame_records: released' 'clip: whole'
 if grep -n 'data: .*seed-bench-r1/[^/]*$' pipelines/*.yaml pipelines/*/*.yaml; then echo "without annotations/" && exit 1; fi
 
@@ -42,7 +45,7 @@ if grep -n 'data: .*seed-bench-r1/[^/]*$' pipelines/*.yaml pipelines/*/*.yaml; t
 
 # The unit for systemd has no mistakes either, with a user and a path that exist.
 if command -v systemd-analyze >/dev/null; then
-    sed "s#^User=.*#User=root#; s#/usr/local/bin/#$(realpath "$BIN")/#" pipelines/systemd/caravan@.service >"$work/caravan@demo.service"
+    sed "s#^User=.*#User=root#; s#^ExecStart=#&$(realpath "$BIN")/#" pipelines/systemd/caravan@.service >"$work/caravan@demo.service"
     systemd-analyze verify "$work/caravan@demo.service" >"$work/out" 2>&1 || true
     if grep caravan "$work/out"; then
         echo "the unit has mistakes"
@@ -177,7 +180,8 @@ data="--set source.data=$work/data/train.jsonl --set source.media_root=$work/dat
 # Every training of 3B and 7B in this repository names a GPU, fits on it, and keeps few checkpoints.
 for file in pipelines/*.yaml pipelines/*/*.yaml; do
     case $file in pipelines/miniature/*) continue ;; esac
-    gpu=$(sed -n "s#^\# *caravan plan *$file --gpu \([a-z0-9]*\)\$#\1#p" "$file")
+    nodes=$(sed -n "s#^\# *SLURM_JOB_NODELIST='\(.*\)' caravan plan .*#\1#p" "$file")
+    gpu=$(sed -n "s#^\# *\(SLURM_JOB_NODELIST='.*' \)\{0,1\}caravan plan *$file --gpu \([a-z0-9]*\)\$#\2#p" "$file")
     if grep -q '^  - optim:' "$file"; then
         grep -q 'save_every: [0-9]' "$file" && grep -q 'keep: 2' "$file" || { echo "$file keeps all checkpoints" && exit 1; }
         [ "$gpu" ] || { echo "$file names no GPU" && exit 1; }
@@ -187,8 +191,13 @@ for file in pipelines/*.yaml pipelines/*/*.yaml; do
     if grep -q '^model: .*-7B-' "$file"; then model=7b; fi
     set -- "$file" --gpu "$gpu" --set "model=$model" # neither model nor data are here
     if grep -q 'models/consistency' "$file"; then set -- "$@" --set consistency.model=modernbert-large; fi
-    "$BIN/caravan" plan "$@" >"$work/out" 2>&1 || { echo "$file does not fit on $gpu" && cat "$work/out" && exit 1; }
+    env ${nodes:+"SLURM_JOB_NODELIST=$nodes"} "$BIN/caravan" plan "$@" >"$work/out" 2>&1 || { echo "$file does not fit on $gpu" && cat "$work/out" && exit 1; }
     grep -q '^together .* GB$' "$work/out"
+done
+for page in README.md MANUAL.md; do # so does their example
+    file=$(sed -n 's#^ *cp \(pipelines/[^ ]*\) my-run.yaml .*#\1#p' $page)
+    gpu=$(sed -n 's#.*caravan plan my-run.yaml --gpu \([a-z0-9]*\) .*#\1#p' $page)
+    "$BIN/caravan" plan "$file" --gpu "$gpu" --set model=7b >"$work/out" 2>&1 || { echo "$page: $file does not fit on $gpu" && exit 1; }
 done
 set -- "$work/good.yaml" --set rollout.max_prompt_tokens=2500 --set optim.ema_every=10 --set optim.publish=files
 "$BIN/caravan" plan pipelines/seed-bench-r1-care-3b.yaml --gpu h100 --set model="$work/model" $data | grep -q '^together 6[0-9]\.'
@@ -225,10 +234,29 @@ grep -qxF '    $ caravan plan pipelines/seed-bench-r1-care-3b.yaml --gpu h100 --
 sed '1,/^    \$ caravan plan pipelines/d; /^$/,$d; s/^    //' MANUAL.md >"$work/lines"
 [ "$(grep -cxFf "$work/lines" "$work/out")" = "$(grep -c . "$work/lines")" ]
 
+# So are those in SEVERAL-GPUS.md, and so is its table of ranks: of a rank, and of the first GPU.
+four=pipelines/seed-bench-r1-care-4-gpus.yaml
+"$BIN/caravan" plan $four --gpu h100 --set model=7b >"$work/out"
+sed "1,/^    \$ caravan plan ${four//\//\\/} --gpu h100 --set model=7b\$/d; /^$/,\$d; s/^    //" SEVERAL-GPUS.md >"$work/lines"
+[ "$(grep -xFf "$work/lines" "$work/out" | sort -u | grep -c .)" = "$(grep -c . "$work/lines")" ]
+for ranks in 1 2 3 4 8; do
+    for model in 3b 7b; do
+        "$BIN/caravan" plan $four --gpu 141GB --set model=$model --set optim.ranks=$ranks --set "optim.device=cuda:[0-$((ranks - 1))]" |
+            sed -n 's/^optim.*: \([0-9.]*\) GB$/\1/p; s/^together \([0-9.]*\) of .*/\1/p' | head -n 2
+    done | xargs printf "| $ranks | %s | %s | %s | %s |\n" >"$work/row"
+    grep -qxFf "$work/row" SEVERAL-GPUS.md || { echo "not in SEVERAL-GPUS.md: $(cat "$work/row")" && exit 1; }
+done
+
 lora="pipelines/seed-bench-r1-lora-3b.yaml --gpu 4090 --set model=3b"
 "$BIN/caravan" plan $lora >"$work/out"
 sed "1,/^    \$ caravan plan ${lora//\//\\/}\$/d; /^$/,\$d; s/^    //" MANUAL.md >"$work/lines"
-[ "$(grep -cxFf "$work/lines" "$work/out")" = 4 ]
+[ "$(grep -cxFf "$work/lines" "$work/out")" = 5 ]
+# Where weights are lent or copied, the base is on the GPU once: 7B fits 40 GB. From files each process has its own.
+lora="pipelines/seed-bench-r1-lora-3b.yaml --gpu a100-40gb --set model=7b"
+for publish in lend copy; do "$BIN/caravan" plan $lora --set optim.publish=$publish | grep -q '^together 3[12]\.[0-9]* of 42\.95 GB$'; done
+code=0
+"$BIN/caravan" plan $lora --set optim.publish=files >"$work/out" 2>&1 || code=$?
+[ "$code" = 65 ]
 
 # A shape stands for a model: its name, or a config.json. Without one, the names are listed.
 "$BIN/caravan" plan "$@" >"$work/out"

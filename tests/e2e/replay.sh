@@ -179,6 +179,9 @@ refused 64 "--set: coefficient: 'half' is not a number" "$run" --stage reward --
 refused 64 "--set coefficient: this is not KEY=VALUE" "$run" --stage reward --set coefficient
 refused 64 "--set: min_frames: 20 is above max_frames" "$run" --stage frames --set min_frames=20
 refused 64 "--set store: it does not change what the stage says" "$run" --stage rollout --set store="$work"
+for key in program timeout from on replicas; do
+    refused 64 "--set $key: it is no argument of the program" "$run" --stage note --set $key=5
+done
 refused 64 "--set: weights: no such key" "$run" --stage rollout --set weights="$work/wrong"
 refused 65 "--set: model: /nowhere: No such file" "$run" --stage rollout --set model=/nowhere
 touch "$work/broken"

@@ -4,8 +4,15 @@
 # advantages.
 make_pipeline() {
     make_program force "exec sed -u -e '$force'"
-    # Takes its time, which keeps a run from ending before it is hit, however busy the machine is.
+    # Takes its time.
     make_program slow "exec sed -u -e '$force' -e 'e sleep 0.2'"
+    # So does this one, and it holds groups back as `hold` says: a run cannot end before something was done to it.
+    make_program gated 'while IFS= read -r line; do
+    epoch=${line#*\"id\":\"e} && epoch=${epoch%%-*}
+    sleep 0.2
+    while [ "$epoch" -ge "$(cat '"$work"'/hold 2>/dev/null || echo 1000000)" ]; do sleep 0.1; done
+    printf "%s\n" "$line" | sed -e '"'$force'"'
+done'
     cat >"$work/p.yaml" <<END
 name: faults
 run: run
@@ -24,11 +31,17 @@ stages:
 END
 }
 
+# make_held STEPS: writes held.sh, which does what slow.sh does for so many steps (at most 9) and then waits for the file
+# $work/go: the run cannot end before something was done to it, however late that is.
+make_held() {
+    make_program held "exec sed -u -e '$force' -e 'e sleep 0.2' -e '/\"requires\":{\"policy\":[$1-9]/e while [ ! -e $work/go ]; do sleep 0.1; done'"
+}
+
 # run NAME OPTION...: runs the pipeline to its end in $work/NAME, with its standard error in $work/NAME.err.
 run() {
     name=$1
     shift
-    timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
+    timeout -k 10 400 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
 }
 
 # begin NAME OPTION...: starts it in the background; $pid is its process.
@@ -52,5 +65,9 @@ check_steps() {
 
 # wait_for_step RUN STEP: waits until the metrics of the run have the step.
 wait_for_step() {
-    wait_until 60 grep -qs "\"step\": $2," "$work/$1/metrics.jsonl" || fail "$1: no step $2"
+    wait_until 120 grep -qs "\"step\": $2," "$work/$1/metrics.jsonl" || fail "$1: no step $2"
 }
+
+# hold EPOCH: the program gated.sh holds groups of this epoch, counted from 0, and of later ones until it is called with a
+# later one.
+hold() { echo "$1" >"$work/hold.new" && mv "$work/hold.new" "$work/hold"; }

@@ -12,7 +12,7 @@ long="--set run=$work/run --set source.epochs=400 --set force.program=$work/slow
 cat >"$work/terminal.py" <<'END'
 import fcntl, os, pty, re, select, signal, struct, subprocess, sys, termios, time
 
-COLUMNS, ROWS, PATIENCE = 80, 24, 60
+COLUMNS, ROWS, PATIENCE = 80, 24, 180
 
 class Terminal:
     def __init__(self, command):
@@ -67,11 +67,15 @@ module.COLUMNS = COLUMNS = 72
 terminal = Terminal(sys.argv[1:])
 shown = lambda: re.findall(r"\r\x1b\[K([^\r]*step [1-9][^\r]*)(?=\r)", terminal.text)
 terminal.wait("progress", lambda: any(", bottleneck " in line for line in shown()))
-terminal.process.wait()
-terminal.read()
+while terminal.process.poll() is None: # what nobody reads would stop the run
+    terminal.read()
+stopping = r"\x1b\[Kcaravan: stopping; the same command resumes the run \(Ctrl-C again: stop\r\n  at once\)\r\n"
+end = time.monotonic() + PATIENCE
+while not re.search(stopping, terminal.text) and time.monotonic() < end: # the kernel may bring it later
+    terminal.read()
 for line in re.split(r"[\r\n]+", terminal.text.replace("\x1b[K", "")):
     assert len(line) <= COLUMNS, line
-assert re.search(r"\x1b\[Kcaravan: stopping; the same command resumes the run \(Ctrl-C again: stop\r\n  at once\)\r\n", terminal.text), terminal.text
+assert re.search(stopping, terminal.text), terminal.text
 for line in shown():
     assert len(line) < COLUMNS, line
     # The whole line has states at its end, so it is cut, and between two facts.
@@ -97,7 +101,12 @@ def whole(screen):
             all(len(re.findall(rf"^{name} +[0-9].*{states}$", text, re.M)) == 1 for name in NAMES))
 
 for ended in ["q", signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]:
-    terminal = Terminal(sys.argv[1:])
+    for attempt in range(10): # it gives up after five seconds without an answer, for which the supervisor may be too busy
+        terminal = Terminal(sys.argv[1:])
+        while not terminal.screens() and terminal.process.poll() is None:
+            terminal.read()
+        if terminal.screens():
+            break
     terminal.wait("whole screen", lambda: any(whole(screen) for screen in terminal.screens()[:-1]))
     assert terminal.raw(), "keys wait for Enter"
     if ended == "q":

@@ -23,11 +23,11 @@ say() {
 json='Content-Type: application/json'
 key='Authorization: Bearer secret'
 hello='"model":"start","messages":[{"role":"user","content":"Hello"}]'
-# begin FD TOKENS: sends a request, with the key, for a stream.
+# begin FD TOKENS [MEMBERS]: sends a request, with the key, for a stream.
 begin() {
-    local body="{$hello,\"stream\":true,\"temperature\":0,\"max_tokens\":$2}"
+    local body="{$hello,\"stream\":true,\"temperature\":0,\"max_tokens\":$2${3-}}"
     eval "exec $1<>/dev/tcp/127.0.0.1/$port"
     printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:%s\r\n%s\r\n%s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' "$port" "$json" "$key" ${#body} "$body" >&"$1"
 }
 # has_room: a request, with the key, is answered.
-has_room() { say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key" | grep -q '^HTTP/1.1 200 '; }
+has_room() { [[ $(say POST /v1/chat/completions "{$hello,\"max_tokens\":1}" "$json" "$key") == 'HTTP/1.1 200 '* ]]; }

@@ -16,7 +16,10 @@ refused() {
 }
 of_content() { sed -n 's/.*"content":\("[^"]*"\)},"logprobs".*/\1/p'; }
 
+ulimit -Sn 256
 serve main $model --media-root "$work/media" --max-new-tokens 64 --rows 8 --queue 100
+
+awk '/^Max open files/ { exit $4 != $5 }' "/proc/$server/limits" || fail "descriptors: $(cat "/proc/$server/limits")"
 
 # A request gives the tokens that caravan-rollout gives for the same prompt and seed; the texts and log-probabilities say so.
 ask='"messages":[{"role":"user","content":[{"type":"video_url","video_url":{"url":"b-frames.mp4"}},{"type":"text","text":"Which colour?"}]}],"temperature":1,"top_p":0.9,"seed":5,"max_tokens":40'
@@ -55,10 +58,13 @@ refused 404 'there is no /v1/completions here' say POST /v1/completions "{}" "$j
 refused 405 'GET is not allowed' say GET /v1/chat/completions ""
 refused 415 'application/json' say POST /v1/chat/completions "{$hello}" "Content-Type: text/plain"
 refused 400 'not JSON' chat '{"model":'
+refused 413 'more than 1048576 values' chat "{$hello,\"metadata\":[$(head -c 1048576 /dev/zero | sed 's/\x0/0,/g')0]}"
 refused 404 'no model .gpt. here' chat '{"model":"gpt","messages":[{"role":"user","content":"Hello"}]}'
 refused 400 'messages: must be a list' chat '{"model":"start"}'
 refused 400 'role must be' chat '{"model":"start","messages":[{"role":"tool","content":"Hello"}]}'
 refused 400 'presence_penalty: this server cannot' chat "{$hello,\"presence_penalty\":0.5}"
+refused 400 "stream_options: 'include_obfuscation' is not supported" chat "{$hello,\"stream\":true,\"stream_options\":{\"include_obfuscation\":true}}"
+refused 400 'stream_options: belongs to a stream' chat "{$hello,\"stream_options\":{\"include_usage\":true}}"
 refused 400 'max_tokens: must be an integer from 1 to 64' chat "{$hello,\"max_tokens\":65}"
 refused 400 'temperature: must be a number' chat "{$hello,\"temperature\":-1}"
 refused 400 'n: must be an integer from 1 to 8' chat "{$hello,\"n\":9}"
@@ -68,6 +74,11 @@ refused 400 'this is not base64' about "data:image/png;base64,a"
 refused 400 'cannot be opened' about "data:image/png;base64,AAAA"
 refused 400 'no such file below the media root' about "file://$PWD/tests/data/media/alpha.png"
 refused 400 'no such file below the media root' about "../answer"
+# Messages without a text, so many that copies of their list would not fit into memory.
+many=$(printf '{"role":"user","content":""},%.0s' $(seq 10000))
+refused 400 'prompt too long' chat "{\"model\":\"start\",\"messages\":[${many%,}]}"
+peak=$(sed -n 's/^VmHWM:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$server/status")
+[ "$peak" -lt 1500000 ] || fail "10000 messages take $peak kB"
 refused 400 'contains <|image_pad|>' chat '{"model":"start","messages":[{"role":"user","content":"<|image_pad|>"}]}'
 chat "{$hello,\"presence_penalty\":0,\"user\":\"me\",\"metadata\":{\"a\":\"b\"},\"tools\":null,\"max_tokens\":2}" | grep -q '^HTTP/1.1 200 ' || fail "parameters that do nothing are refused"
 
@@ -132,36 +143,66 @@ kill $server && wait $server || fail "the server ends with $?: $(cat "$work/main
 # With a key. One answer is decoded at a time, one more prompt is computed, a third request waits, and others are refused.
 echo secret >"$work/key"
 make_tiny_model
-serve key "$work/model" --api-key-file "$work/key" --rows 1 --queue 2 --max-new-tokens 200000
+mkdir "$work/slow"
+truncate -s 1T "$work/slow/clip.mp4" # it is read until it is made shorter
+serve key "$work/model" --api-key-file "$work/key" --rows 1 --queue 2 --max-new-tokens 200000 --media-root "$work/slow"
 grep -q 'was never trained' "$work/key.err" || fail "a random model is taken for a trained one"
 refused 401 'no key' say GET /v1/models ""
 refused 401 'a wrong one' say GET /v1/models "" "${key}s"
 say GET /v1/models "" "$key" | grep -q '^HTTP/1.1 200 ' || fail "the key is refused"
+exec 10<>"/dev/tcp/127.0.0.1/$port" # a body that does not come
+printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:%s\r\n%s\r\nContent-Length: 30000000\r\n\r\n' "$port" "$json" >&10
+timeout 60 head -n 1 <&10 | grep -q '^HTTP/1.1 401 ' || fail "a request without the key is read"
+exec 10>&-
+# A request of 30 MB takes no memory while its answer is decoded, whose own memory grows with its tokens: these are few.
+resident() { sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$server/status"; }
+begin 11 6000
+head -c 300 <&11 >/dev/null
+before=$(resident)
+exec 11>&-
+wait_until 60 has_room || fail "a client that went away keeps its row"
+begin 11 6000 ",\"metadata\":{\"a\":\"$(head -c 30000000 /dev/zero | tr '\0' x)\"}"
+head -c 300 <&11 >/dev/null
+if ! grep -q '__[at]san_init' "$bin/caravan"; then # a sanitizer keeps what was freed
+    [ "$(resident)" -lt $((before + 20000)) ] || fail "from $before to $(resident) kB with a large request under way"
+fi
+exec 11>&-
+wait_until 60 has_room || fail "a client that went away keeps its row"
 for fd in 11 12 13 14; do begin $fd 200000; done
 say POST /v1/chat/completions "{$hello}" "$json" "$key" >"$work/overload"
 grep -q '^HTTP/1.1 503 ' "$work/overload" && grep -q '^Retry-After: 1' "$work/overload" && grep -q '"code":"overloaded"' "$work/overload" || fail "not refused: $(cat "$work/overload")"
 exec 11>&- 12>&- 13>&- 14>&- # the clients go away, and there is room again
-wait_until 30 has_room || fail "clients that went away keep their rows"
+wait_until 60 has_room || fail "clients that went away keep their rows"
 
 # SIGTERM: what is under way is finished, and what waits is refused.
 begin 11 6000
 head -c 200 <&11 >"$work/under-way"
 begin 12 10
-begin 13 10
+watch='{"model":"start","messages":[{"role":"user","content":[{"type":"video_url","video_url":{"url":"clip.mp4"}}]}]}' # it waits until then, however late that is
+exec 13<>"/dev/tcp/127.0.0.1/$port"
+printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:%s\r\n%s\r\n%s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' "$port" "$json" "$key" ${#watch} "$watch" >&13
+late='{"model":"start"}' # its end comes when the last answer has ended
+exec 14<>"/dev/tcp/127.0.0.1/$port"
+printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:%s\r\n%s\r\n%s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s' "$port" "$json" "$key" ${#late} "${late%\}}" >&14
 say GET /v1/models "" "$key" >/dev/null
 kill $server
 cat <&13 >"$work/waiting"
+truncate -s 0 "$work/slow/clip.mp4"
 cat <&11 >>"$work/under-way"
 cat <&12 >"$work/computed"
+sleep 0.5
+printf '}' >&14 || fail "the server did not wait for a request"
+cat <&14 >"$work/late"
+grep -q '^HTTP/1.1 503 ' "$work/late" && grep -q 'the server is ending' "$work/late" || fail "not refused: $(cat "$work/late")"
 wait $server || fail "the server ends with $?: $(cat "$work/key.err")"
 grep -q 'finish_reason":"length"' "$work/under-way" && grep -q '^data: \[DONE\]' "$work/under-way" || fail "not finished: $(tail -c 1000 "$work/under-way")"
-for file in computed waiting; do # whichever came first may have been taken, and is finished then
-    if grep -q '^HTTP/1.1 200 ' "$work/$file"; then
-        grep -q '^data: \[DONE\]' "$work/$file" || fail "not finished: $(cat "$work/$file")"
-    else
-        grep -q '^HTTP/1.1 503 ' "$work/$file" && grep -q 'the server is ending' "$work/$file" || fail "not refused: $(cat "$work/$file")"
-    fi
-done
-grep -q '^HTTP/1.1 503 ' "$work/computed" "$work/waiting" || fail "none was refused: $(cat "$work/computed" "$work/waiting")"
-expect 64 'say with --host' "$bin/caravan" serve $model --listen 0.0.0.0:0
+if grep -q '^HTTP/1.1 200 ' "$work/computed"; then # it may have been taken, and is finished then
+    grep -q '^data: \[DONE\]' "$work/computed" || fail "not finished: $(cat "$work/computed")"
+else
+    grep -q '^HTTP/1.1 503 ' "$work/computed" && grep -q 'the server is ending' "$work/computed" || fail "not refused: $(cat "$work/computed")"
+fi
+grep -q '^HTTP/1.1 503 ' "$work/waiting" && grep -q 'the server is ending' "$work/waiting" || fail "not refused: $(cat "$work/waiting")"
+expect 64 'say with --host' "$bin/caravan" serve "$work/nowhere" --listen 0.0.0.0:0
+expect 64 'rows' "$bin/caravan" serve "$work/nowhere" --rows 257
+expect 64 'no address with a port' "$bin/caravan" serve "$work/nowhere" --listen 127.0.0.1
 expect 65 'no key' "$bin/caravan" serve $model --listen 127.0.0.1:0 --api-key-file /dev/null

@@ -39,9 +39,11 @@ returned() {
     fail "somebody keeps what optim had lent: $(tail -n 3 "$work"/lent/logs/r*.log)"
 }
 
+# The third step waits until optim was killed, so that another optim trains it.
 mkdir "$work/memory"
+make_held 2
 CARAVAN_EMULATED_MEMORY=1000000000000:$work/memory \
-    "$bin/caravan" run "$work/p.yaml" --set run="$work/lent" --set force.program="$work/slow.sh" "${options[@]}" 2>"$work/lent.err" &
+    "$bin/caravan" run "$work/p.yaml" --set run="$work/lent" --set force.program="$work/held.sh" "${options[@]}" 2>"$work/lent.err" &
 pid=$!
 for stage in source frames rollout refscore reward; do
     wait_for_step lent 1
@@ -52,6 +54,7 @@ wait_for_step lent 2
 kill -STOP $pid # it starts no other optim
 pkill -KILL -P $pid -f "caravan-optim" || fail "there is no optim: $(cat "$work/lent.err")"
 returned
+touch "$work/go"
 kill -CONT $pid
 wait $pid || fail "lent: $(cat "$work/lent.err")"
 [ "$(grep -c "killed by signal 9" "$work/lent.err")" = 6 ] || fail "not all were killed: $(cat "$work/lent.err")"
@@ -79,3 +82,33 @@ run copied "${options[@]}" --set source.max_staleness=1 --set source.limit=2 || 
 check_steps copied 2
 borrowed copied rollout "copied on the device"
 borrowed copied refscore "copied on the device"
+
+# Each rank lends what it has to the replicas on its device.
+two=(--set optim.ranks=2 --set "optim.device=emulated:[0,4]" --set "rollout.device=emulated:[0,4]" --set rollout.replicas=2 --set refscore.device=emulated:4)
+run ranks "${options[@]}" "${two[@]}" --set source.groups_per_step=2 || fail "ranks: $(cat "$work/ranks.err")"
+check_steps ranks 2
+for log in rollout rollout-2 refscore; do borrowed ranks $log "used in place"; done
+run rank-files "${options[@]}" --set optim.publish=files --set source.groups_per_step=2 || fail "rank-files: $(cat "$work/rank-files.err")"
+[ "$(weights_of ranks)" = "$(weights_of rank-files)" ] || fail "the weights of ranks differ from those of one process"
+# A device without a rank gets files.
+run lonely "${options[@]}" "${two[@]}" --set refscore.device=emulated:1 --set optim.publish=lend || fail "lonely: $(cat "$work/lonely.err")"
+check_steps lonely 4
+[ "$(grep -c "refscore-1 cannot use .* on another device than .*; they are written to files from now on" "$work/lonely.err")" = 1 ] || fail "lonely: $(cat "$work/lonely.err")"
+[ "$(weights_of lonely)" = "$(weights_of files)" ] || fail "lonely: the weights differ from those of a run with files"
+
+# Adapters, whose base is lent with them: optim is killed, and the adapters are those of a run with files.
+adapters_of() { sha256sum <"$work/$1/checkpoints/latest/adapter_model.safetensors"; }
+run adapter-files "${options[@]}" --set optim.lora=4 --set optim.publish=files || fail "files of adapters: $(cat "$work/adapter-files.err")"
+rm "$work/go"
+make_held 1
+begin adapters "${options[@]}" --set optim.lora=4 --set force.program="$work/held.sh"
+wait_for_step adapters 1
+pkill -KILL -P $pid -f "caravan-optim" || fail "there is no optim: $(cat "$work/adapters.err")"
+touch "$work/go"
+wait $pid || fail "adapters: $(cat "$work/adapters.err")"
+check_steps adapters 4
+for stage in rollout refscore; do
+    borrowed adapters $stage "used in place"
+    [ "$(grep -o '\(policy\|reference\)-[0-9-]*' "$work/adapters/logs/$stage.log" | sort -u | wc -l)" = 2 ] || fail "$stage did not use the second optim's adapters"
+done
+[ "$(adapters_of adapters)" = "$(adapters_of adapter-files)" ] || fail "lent adapters train something else"

@@ -57,7 +57,7 @@ tiny="--set threads=1 --set precision=float32 --set model=$work/model --set sour
 run() {
     file=$1 name=$2
     shift 2
-    timeout -k 10 60 "$bin/caravan" run "pipelines/$file.yaml" $tiny --set run="$work/$name" "$@" 2>"$work/$name.err" || fail "$name: $(cat "$work/$name.err")"
+    timeout -k 10 200 "$bin/caravan" run "pipelines/$file.yaml" $tiny --set run="$work/$name" "$@" 2>"$work/$name.err" || fail "$name: $(cat "$work/$name.err")"
 }
 run sft-video-r1 sft --set source.data="$work/sft.jsonl" --set source.groups_per_step=1 --set optim.groups_per_step=1
 for text in '<think>a</think>\n<answer>B</answer>' '<think>é</think>\n<answer>42</answer>'; do

@@ -8,12 +8,25 @@ make_pipeline ""
 
 # wait_for NAME FILE: until the file is there and not empty.
 wait_for() {
-    wait_until 60 test -s "$2" || fail "$1: $2 does not come: $(cat "$work/$1.err")"
+    wait_until 120 test -s "$2" || fail "$1: $2 does not come: $(cat "$work/$1.err")"
+}
+
+# look OPTION...: $work/top is what caravan top shows of a run.
+look() { "$bin/caravan" top "$work/p.yaml" "$@" --once >"$work/top" 2>"$work/err"; }
+
+# watch NAME OPTION...: starts a caravan top that goes on, and waits until it has shown something in $work/NAME; $watcher is its
+# process.
+watch() {
+    local shown=$work/$1
+    shift
+    "$bin/caravan" top "$work/p.yaml" "$@" >"$shown" 2>"$shown.err" &
+    watcher=$!
+    wait_until 120 test -s "$shown" || fail "top: $(cat "$shown.err")"
 }
 
 # A run that stands still says which group it waits for, and who was given it. This takes half a minute, in which the
 # other runs go on.
-still="--set run=$work/still --set source.epochs=400"
+still="--set run=$work/still --set source.epochs=4000"
 begin still $still
 still_pid=$pid
 wait_for still "$work/still/metrics.jsonl"
@@ -22,35 +35,41 @@ stopped=$(pgrep -P $still_pid -f caravan-refscore)
 for _ in $(seq 60); do
     kill -STOP "$stopped"
     sleep 2
-    "$bin/caravan" top "$work/p.yaml" $still --once >"$work/top" 2>"$work/err" || fail "top: $(cat "$work/err")"
+    wait_until 60 look $still || fail "top: $(cat "$work/err")"
     if [ "$(grep -c '^\(rollout\|reward\) .* waits for groups$' "$work/top")" = 2 ]; then break; fi
     kill -CONT "$stopped"
     sleep 0.2
 done
 
+# A caravan top that is stopped, as by Ctrl-Z, until its supervisor has given it up goes on later.
+watch paused $still
+paused=$watcher
+kill -STOP $paused
+
 # Under nohup the end of the terminal does not end the run.
+make_held 5
 (
     trap '' HUP
-    exec "$bin/caravan" run "$work/p.yaml" --set run="$work/nohup" 2>"$work/nohup.err"
+    exec "$bin/caravan" run "$work/p.yaml" --set run="$work/nohup" --set force.program="$work/held.sh" 2>"$work/nohup.err"
 ) &
 pid=$!
 wait_for nohup "$work/nohup/metrics.jsonl"
 kill -HUP $pid
+touch "$work/go"
 wait $pid || fail "nohup: $(cat "$work/nohup.err")"
 grep -q "done: 8 steps" "$work/nohup.err" || fail "a SIGHUP that is ignored stopped the run: $(cat "$work/nohup.err")"
 
 # Without nohup it stops the run; the tests themselves may be under nohup. caravan top shows the run and its last steps; a
 # second one, which hangs, costs the run nothing.
-hup="--set run=$work/hup --set source.epochs=100 --set force.program=$work/slow.sh"
+hup="--set run=$work/hup --set source.epochs=400 --set force.program=$work/slow.sh"
 env --default-signal=HUP "$bin/caravan" run "$work/p.yaml" $hup 2>"$work/hup.err" &
 pid=$!
 wait_for hup "$work/hup/metrics.jsonl"
-"$bin/caravan" top "$work/p.yaml" $hup >"$work/hung" &
-hung=$!
-"$bin/caravan" top "$work/p.yaml" $hup --once >"$work/top" 2>"$work/err" || fail "top: $(cat "$work/err")"
+watch hung $hup
+hung=$watcher
+wait_until 60 look $hup || fail "top: $(cat "$work/err")"
 grep -q '^step  reward   std   acc right wrong bonus  cons length trunc  entr    kl    loss$' "$work/top" || fail "top: $(cat "$work/top")"
 grep -q '^[1-9][0-9]*\( *[0-9.]*[0-9]\)\{6\} *- *[1-8]\.[0-9] *[01]\.[0-9]' "$work/top" || fail "top: $(cat "$work/top")"
-[ -s "$work/hung" ] || fail "a second caravan top shows nothing"
 kill -STOP $hung
 kill -HUP $pid
 ends_with 75 $pid "$work/hup.err"
@@ -92,7 +111,8 @@ expect 65 '^caravan: rollout ended with exit code 65: caravan-rollout: ' "$bin/c
 number=$((100000 + $$))
 make_program parent "sleep $number >/dev/null 2>&1 & exec sed -u '$force'"
 run parent --set force.program="$work/parent.sh" || fail "parent: $(cat "$work/parent.err")"
-if pgrep -f "^sleep $number"; then
+is_gone() { ! pgrep -f "^sleep $number" >"$work/left"; }
+if ! wait_until 60 is_gone; then # it was killed, but may not have ended yet
     pkill -f "^sleep $number"
     fail "a process that a user's program had started goes on after the run"
 fi
@@ -101,7 +121,7 @@ fi
 failing() {
     name=$1
     shift
-    "$@" "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" --set source.epochs=400 2>"$work/$name.err" &
+    "$@" "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" --set source.epochs=4000 2>"$work/$name.err" &
     pid=$!
     wait_for "$name" "$work/$name/metrics.jsonl"
 }
@@ -128,12 +148,15 @@ END
 failing wire env LD_PRELOAD="$work/fail.so" FAIL_FILE="$work/now" ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0"
 hit_reward() { kill -USR1 $(pgrep -P $pid -f caravan-reward) 2>/dev/null; }
 # Before that, a stage that fails more than 5 times is started again, because the run makes progress.
+hits() { grep -cE "reward (was killed by signal 10|failed in the same way) .*; starting it again" "$work/wire.err"; }
+is_hit() { [ "$(hits)" -ge "$1" ]; }
 for turn in $(seq 6); do
-    steps=$(wc -l <"$work/wire/metrics.jsonl")
     wait_until 60 hit_reward || true # it may not be started again yet
+    wait_until 60 is_hit "$turn" || fail "wire: not hit $turn times: $(cat "$work/wire.err")"
+    steps=$(wc -l <"$work/wire/metrics.jsonl")
     wait_until 60 has_lines "$work/wire/metrics.jsonl" $((steps + 3)) || true
 done
-[ "$(grep -cE "reward (was killed by signal 10|failed in the same way) .*; starting it again" "$work/wire.err")" = 6 ] || fail "wire: $(cat "$work/wire.err")"
+[ "$(hits)" = 6 ] || fail "wire: $(cat "$work/wire.err")"
 # What may be behind a signal of the memory is said.
 if ! grep -q '__[at]san_init' "$bin/caravan"; then # a sanitizer catches the signal
     kill -BUS "$(pgrep -P $pid -f caravan-frames)"
@@ -163,17 +186,33 @@ run full || fail "full: $(cat "$work/full.err")"
 [ "$(grep -c "events.jsonl: cannot write: Is a directory" "$work/full.err")" = 2 ] || fail "full: $(cat "$work/full.err")" # at last, too
 
 wait_for_line "$work/still.err" '^caravan: nothing has been done for 0:[3-5][0-9]: rollout \(has\|gave\) group [0-9]*.*refscore.* is silent$'
-"$bin/caravan" top "$work/p.yaml" $still --once >"$work/top" 2>"$work/err" || fail "top: $(cat "$work/err")"
-grep -q '^nothing has been done for .* refscore.* is silent$' "$work/top" || fail "top: $(cat "$work/top")"
-kill -CONT "$stopped"
+shows_still() { look $still && grep -q '^nothing has been done for .* refscore.* is silent$' "$work/top"; }
+wait_until 60 shows_still || fail "top: $(cat "$work/top" "$work/err")" # it may not have heard of all processes
+# What it heard before it was given up has no more groups than the run that stands still, as the run itself has written them:
+# the other top may have heard less by then.
+groups_of() { sed -n 's|.* \([0-9][0-9]*\) of [0-9]* groups.*|\1|p' "$1" | tail -n 1; }
+groups=$("$bin/caravan" ls | sed -n "s|^ *[^ ]* *\([0-9][0-9]*\) of [0-9].* $work/still\$|\1|p")
+[ -n "$groups" ] || fail "ls does not show the run that stands still: $("$bin/caravan" ls)"
+goes_on() { [ "$(groups_of "$work/paused")" -gt "$groups" ]; }
+kill -CONT "$stopped" $paused
+wait_until 60 goes_on || fail "top does not go on: $(cat "$work/paused.err")"
+# It is told when the run is stopped, before its end: a goodbye at the end is lost where it takes over half a second.
 kill $still_pid
 ends_with 75 $still_pid "$work/still.err"
+code=0
+wait $paused || code=$?
+case $code in
+0) tail -n 1 "$work/paused" | grep -q '^stopped by a signal$' || fail "top does not say how the run ended: $(cat "$work/paused")" ;;
+69) grep -q "lost the run in" "$work/paused.err" || fail "top: $(cat "$work/paused.err")" ;; # it got nothing for seconds
+*) fail "top ended with $code: $(cat "$work/paused.err")" ;;
+esac
 
 # A run's directory that is moved while it runs: the run ends with a line, makes nothing where it was, and goes on where it
 # is, to the same weights. One that is removed ends the run as well.
 want=$(weights_of lines)
+rm "$work/go"
 for how in mv rm; do
-    begin gone --set force.program="$work/slow.sh"
+    begin gone --set force.program="$work/held.sh"
     wait_for_step gone 3
     if [ $how = mv ]; then mv "$work/gone" "$work/elsewhere"; else mv "$work/gone" "$work/gone-2" && rm -r "$work/gone-2"; fi
     ends_with 69 $pid "$work/gone.err"
@@ -181,6 +220,13 @@ for how in mv rm; do
         fail "$how: $(cat "$work/gone.err")"
     [ ! -e "$work/gone" ] || fail "$how: a new directory was begun: $(find "$work/gone")"
 done
+# So does one whose files are removed, since the next one may begin in the directory at once.
+begin gone --set force.program="$work/held.sh"
+wait_for_step gone 3
+rm -rf "$work/gone/lock" "$work"/gone/* || true # the lock first: then no event follows. A process may be making another file.
+ends_with 69 $pid "$work/gone.err"
+grep -qxF "caravan: the files in $work/gone were removed. The run stops" "$work/gone.err" || fail "emptied: $(cat "$work/gone.err")"
+[ ! -e "$work/gone/events.jsonl" ] && [ ! -e "$work/gone/metrics.prom" ] || fail "emptied: $(ls "$work/gone")"
 run elsewhere || fail "elsewhere: $(cat "$work/elsewhere.err")"
 check_steps elsewhere 8
 [ "$(weights_of elsewhere)" = "$want" ] || fail "a run whose directory was moved trains other weights"
@@ -206,10 +252,11 @@ kill -9 $(pgrep -P $pid -f caravan-reward)
 wait_for_line "$work/fork.err" "reward cannot be started: Resource temporarily unavailable; trying again in 5 s"
 $as_user prlimit --pid $pid --nproc="$limit":
 before=$(wc -l <"$work/fork/metrics.jsonl")
-wait_until 60 has_lines "$work/fork/metrics.jsonl" $((before + 3)) || fail "fork: the run does not go on: $(cat "$work/fork.err")"
+wait_until 120 has_lines "$work/fork/metrics.jsonl" $((before + 3)) || fail "fork: the run does not go on: $(cat "$work/fork.err")"
 [ -e "$work/fork/logs/reward.log" ] || fail "fork: no log after its directory was removed"
 # caravan stop stops it and waits for its end; then there is no run to stop.
-"$bin/caravan" stop "$work/p.yaml" --set run="$work/fork" 2>"$work/err" || fail "stop: $(cat "$work/err")"
+stops() { "$bin/caravan" stop "$work/p.yaml" --set run="$work/fork" 2>"$work/err"; }
+stops || fail "stop: $(cat "$work/err")"
 grep -q "the run has stopped" "$work/err" || fail "stop: $(cat "$work/err")"
 ends_with 75 $pid "$work/fork.err"
 grep -q 'stopped by `caravan stop`; the same command resumes the run' "$work/fork.err" || fail "fork: $(cat "$work/fork.err")"

@@ -1,5 +1,5 @@
-# Runs the commands of TUTORIAL.md in order, in an empty directory with ten clips and a table, and compares what they print
-# with what the page shows. A ```sh block is a script. A ```text block has beginnings of lines that the script before it
+# Runs the commands of TUTORIAL.md in order, in an empty directory, and compares what they print with what the page shows.
+# A ```sh block is a script. A ```text block has beginnings of lines that the script before it
 # prints, but for digits, white space and directories. A ```sh block with the word `meanwhile` is run while the one before
 # it runs.
 . tests/e2e/common.sh
@@ -11,16 +11,6 @@ command -v python3 >/dev/null || { echo "left out: python3 is not installed"; ex
 page=$PWD/TUTORIAL.md
 export pipelines=$PWD/pipelines PATH=$(realpath "$bin"):$PATH
 mkdir "$work/blocks" "$work/own"
-
-# The clips and the table of the page.
-caravan make-demo-data "$work/drawn" --clips 10 --held-out 0 --examples 1
-mv "$work/drawn/clips" "$work/own/clips"
-{
-    printf 'clip\tquestion\tA\tB\tC\tD\tanswer\n'
-    sed -nE 's/.*"problem": "([^"]*)".*"path": "[^"]*\/([^"]*)", "solution": "<answer>(.)<.*/\2\t\1\tred\tgreen\tblue\tyellow\t\3/p' \
-        "$work/drawn/train.jsonl" | awk 'NR % 4 == 1 || NR % 4 == 0' # the first question of one clip, the second one of the next
-} >"$work/own/questions.tsv"
-[ "$(wc -l <"$work/own/questions.tsv")" = 11 ] || fail "the table: $(cat "$work/own/questions.tsv")"
 
 # Each block of the page becomes a file, NUMBER.WORDS.
 awk -v dir="$work/blocks" '

@@ -38,7 +38,8 @@ get() {
 number() { grep -o "\"$1\": [0-9.]*" "$work/body" | head -1 | cut -d' ' -f2; }
 
 # A run is seen while it works, and trains the same. A viewer that is killed leaves nothing behind that disturbs.
-begin seen --set force.program="$work/slow.sh" --set frames.replicas=2
+make_held 3
+begin seen --set force.program="$work/held.sh" --set frames.replicas=2
 seen_pid=$pid
 wait_for_step seen 1
 view "$work/seen" before="$work/alone"
@@ -49,6 +50,7 @@ get /
 grep -q '<script src="/view.js"></script>' "$work/body" || fail "no page"
 is_running() { get /api/run && grep -q '"state": "running"' "$work/body"; }
 wait_until 60 is_running || fail "it runs: $(cat "$work/body")"
+touch "$work/go"
 while kill -0 $seen_pid 2>/dev/null; do
     for path in /api/run /api/live /api/metrics /api/map '/api/groups?where=accuracy+%3E+0' /api/quarantine /api/trace '/api/compare?a=seen&b=before'; do
         get "$path"
@@ -66,10 +68,11 @@ hash=$(cat "$work"/alone/store/groups.lmdb "$work"/alone/ledger.lmdb | sha256sum
 view "$work/alone" "$work/seen"
 get '/api/groups?limit=0'
 [ "$(number total)" = "$("$bin/caravan" groups ls "$work/alone" | wc -l)" ] || fail "groups: $(cat "$work/body")"
+is_whole() { get "$1" && grep -q '"exact": true' "$work/body"; } # a slow search goes on with the next request
 for where in 'accuracy = 1' 'finish = length' 'format = 1' 'completions.tokens >= 8'; do
     "$bin/caravan" groups select "$work/alone" --where "$where" 2>/dev/null | sed -n 's/^{"v":1,"id":"\([^"]*\)\/[0-9]*".*/\1/p' | sort -u >"$work/selected"
     encoded=${where// /+} encoded=${encoded//=/%3D}
-    get "/api/groups?where=$encoded"
+    wait_until 60 is_whole "/api/groups?where=$encoded" || fail "$where: $(cat "$work/body")"
     [ "$(number matched)" = "$(wc -l <"$work/selected")" ] || fail "$where: $(number matched), but select says $(wc -l <"$work/selected")"
     diff "$work/selected" <(sed 's/.*"id": \[\([^]]*\)\].*/\1/; s/"//g; s/, /\n/g' "$work/body" | grep . | sort) || fail "$where: other groups"
 done
@@ -77,7 +80,7 @@ get /api/run
 grep -q '"state": "finished"' "$work/body" || fail "it is over: $(cat "$work/body")"
 get /api/metrics
 [ "$(sed 's/.*"reward": {"last": \[\([^]]*\)\].*/\1/; s/, /\n/g' "$work/body" | grep -c .)" = 8 ] || fail "metrics: $(head -c 500 "$work/body")"
-id=$("$bin/caravan" groups ls "$work/alone" | head -1 | cut -d' ' -f1)
+id=$("$bin/caravan" groups ls "$work/alone" | sed -n '1s/ .*//p')
 get "/api/group/$id"
 grep -qF "\"id\":\"$id\"" "$work/body" || fail "a group: $(cat "$work/body")"
 key=$(grep -o '"key":"[0-9a-f]*"' "$work/body" | head -1 | cut -d'"' -f4)
@@ -131,6 +134,7 @@ for of in store groups.jsonl later; do
     [ "$(number total)" = "$([ $of = later ] && echo 0 || wc -l <"$work/groups.jsonl")" ] || fail "$of: $(cat "$work/body")"
 done
 get /api/live
+grep -q '"state": "finished"' "$work/body" || fail "a store is not finished: $(cat "$work/body")"
 get '/api/compare?a=store&b=groups.jsonl'
 [ "$(number alike)" = "$(number samples)" ] && [ "$(number samples)" -gt 0 ] || fail "the same groups differ: $(cat "$work/body")"
 kill $viewer
@@ -140,26 +144,38 @@ ends_with 0 $viewer "$work/view.err"
 [ "$(wc -l <"$work/err")" = 1 ] || fail "something was left out: $(cat "$work/err")"
 [ "$(grep -o '"/api/group/e[0-9]-[0-9]*":' "$work/page.html" | sort -u | wc -l)" = 3 ] || fail "not three groups"
 grep -q '"data:image/png;base64,' "$work/page.html" || fail "no frames"
+"$bin/caravan" view "$work/alone" --html "$work/page.html" --groups 16 2>"$work/err" || fail "$(cat "$work/err")"
+[ -z "$(grep -o '"[0-9a-f]\{32\}/0":' "$work/page.html" | sort | uniq -d)" ] || fail "the frames of a clip are there several times"
+# A file may claim any number of frames.
+sed 's/"frames":[0-9][0-9]*/"frames":1000000000000/' "$work/groups.jsonl" >"$work/claimed.jsonl"
+timeout 300 "$bin/caravan" view "$work/claimed.jsonl" --html "$work/page.html" 2>"$work/err" || fail "very many frames: $(cat "$work/err")"
+grep -q 'frames that this machine does not have' "$work/page.html" || fail "it is not said that the frames are missing"
 [ "$(cat "$work"/alone/store/groups.lmdb "$work"/alone/ledger.lmdb | sha256sum)" = "$hash" ] || fail "a store or the ledger was changed"
 expect 65 "$work/nothing: No such file" "$bin/caravan" view "$work/nothing"
 expect 65 "neither a run nor a store" "$bin/caravan" view "$work/data"
 expect 64 "two operands have the name alone" "$bin/caravan" view "$work/alone" "$work/alone"
 [ "$(weights_of alone)" = "$want" ] || fail "the weights were changed"
 
-# A long file is read in parts: another request is answered meanwhile, and one whose client goes away is given up.
+# A long file is read in parts: another request is answered meanwhile, and one whose client goes away is given up. Where this
+# script is held up until both are answered, it asks again, a viewer that has not read the file.
 awk 'BEGIN { for (k = 0; k < 40; k++) keys = keys ", \"key" k "\": 0.1234567"
     for (i = 1; i <= 50000; i++) printf "{\"step\": %d%s}\n", i, keys }' >"$work/alone/metrics.jsonl"
-view "$work/alone"
 ask_live() { printf '%s\r\n' "GET /api/live HTTP/1.1" "Host: localhost:$port" "Cookie: caravan-$port=$token" "Connection: close" "" >&4; }
-exec 4<>"/dev/tcp/127.0.0.1/$port"
-ask_live
-exec 4>&-
-exec 4<>"/dev/tcp/127.0.0.1/$port"
-ask_live
-get '/api/groups?limit=0'
-! read -r -t 0 -u 4 || fail "another request had to wait"
-cat <&4 >"$work/answer"
-exec 4>&-
-grep -q '"step": 50000,' "$work/answer" || fail "the last step: $(head -c 500 "$work/answer")"
-kill $viewer
-ends_with 0 $viewer "$work/view.err"
+does_not_wait() {
+    local waits=1
+    view "$work/alone"
+    exec 4<>"/dev/tcp/127.0.0.1/$port"
+    ask_live
+    exec 4>&-
+    exec 4<>"/dev/tcp/127.0.0.1/$port"
+    ask_live
+    get '/api/groups?limit=0'
+    read -r -t 0 -u 4 || waits=0
+    cat <&4 >"$work/answer"
+    exec 4>&-
+    grep -q '"step": 50000,' "$work/answer" || fail "the last step: $(head -c 500 "$work/answer")"
+    kill $viewer
+    ends_with 0 $viewer "$work/view.err"
+    return $waits
+}
+wait_until 120 does_not_wait || fail "another request had to wait"

@@ -13,10 +13,8 @@ END
 "$bin/caravan" run "$work/p.yaml" 2>"$work/err" &
 pid=$!
 trap 'kill -9 $pid 2>/dev/null || true; rm -rf "$work"' EXIT
-for _ in $(seq 200); do
-    if grep -q "^listen" "$work/run/nodes/caravan-1" 2>/dev/null && [ -s "$work/run/logs/wait.log" ] || grep -q starting "$work/err"; then break; fi
-    sleep 0.05
-done
+all_up() { [ "$(grep -cs '^caravan_replica_up{.*} 1$' "$work/run/metrics.prom")" = 2 ]; }
+wait_until 120 all_up || fail "not both processes are there: $(cat "$work/err")"
 python3 - shared/wire/PROTOCOL.md "$work/run/nodes/caravan-1" >"$work/out" <<'END' || fail "$(cat "$work/out" "$work/err")"
 import re, socket, struct, sys
 
@@ -49,7 +47,7 @@ class Peer:
     """A DEALER socket of ZMTP 3.0 without encryption."""
     def __init__(self, name, purpose):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
+        self.socket.settimeout(120)
         self.socket.connect(re.sub("^ipc://", "", config["listen"]))
         self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
         self.read(64)

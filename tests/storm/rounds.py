@@ -18,7 +18,7 @@ BIN = os.path.abspath(os.environ.get("BIN", "build/bin"))
 CARAVAN = os.path.join(BIN, "caravan")
 SHIM = os.path.join(os.path.dirname(BIN), "tests/storm/clock.so")
 STARTS = 40  # of a machine beside one for each fault; a full disk takes some
-STILL = 40  # seconds without progress and without a fault after which a run counts as hung
+STILL = 120  # seconds without progress and without a fault after which a run counts as hung
 # Where the stages of a pipeline run, by machine, and the replicas of a stage, of optim its ranks. A pipeline without optim is an evaluation.
 PIPELINES = {
     "one": ({"one": "source frames rollout refscore reward force optim"}, {}),
@@ -28,7 +28,10 @@ PIPELINES = {
     "evaluation-two": ({"one": "source frames", "two": "mark last"}, {"mark": 2, "last": 2}),
     "ranks": ({"one": "source frames rollout refscore reward force optim"}, {"optim": 3}),
     "four": ({"one": "source frames", "two": "rollout", "three": "refscore reward", "four": "force optim"}, {"rollout": 2}),
+    "rank-machines": ({"one": "source frames reward force optim", "two": "rollout refscore optim"}, {"optim": 2}),
+    "adapters": ({"one": "source frames rollout refscore reward force optim"}, {}),
 }
+ADAPTERS = {"adapters": "lora: 4"}  # options of optim, by pipeline
 SAMPLES = 4
 STAGES = {
     "source": "data: {base}/data/train.jsonl, format: video-r1, media_root: {base}/data, template: none, group_size: 2, "
@@ -272,7 +275,10 @@ class Fault:
         elif self.kind == "sockets":
             sockets = f"{machine.dir}/sockets"
             for name in os.listdir(sockets) if os.path.isdir(sockets) else []:
-                os.unlink(f"{sockets}/{name}")
+                try:
+                    os.unlink(f"{sockets}/{name}")
+                except FileNotFoundError:  # its process has ended meanwhile
+                    pass
             kill(machine.find(self.target))
             self.hit = up
         else:
@@ -325,22 +331,23 @@ class Run:
             self.machines.append(Machine(self, index, machine))
         self.machine = {machine.name: machine for machine in self.machines}
         self.write_pipeline(stages)
-        place = {stage: machine for machine in stages for stage in stages[machine].split()}
+        place = {stage: machine for machine in reversed(stages) for stage in stages[machine].split()}  # rank 0 is on the first
         self.source, self.last = self.machine[place["source"]], self.machine[place["optim" if self.trains else "last"]]
         self.page = Page(CARAVAN, self.last, self.last.environment(), page_seed) if page_seed else None
 
     def write_pipeline(self, stages):
         text = f"name: storm\nrun: run\nmodel: {self.base.dir}/model\nseed: 7\nthreads: 1\nprecision: float32\nstages:\n"
         for stage in STAGES:
-            machine = next((machine for machine in stages if stage in stages[machine].split()), None)
-            if not machine:
+            places = [machine for machine in stages if stage in stages[machine].split()]
+            if not places:
                 continue
             epochs = self.base.groups[self.trains] // SAMPLES
             options = [STAGES[stage].format(base=self.base.dir, epochs=epochs, samples=SAMPLES)] if STAGES[stage] else []
             if stage in self.replicas:
                 ranks = f"ranks: {self.replicas[stage]}, device: cpu, rank_timeout: 5"
                 options += [ranks if stage == "optim" else f"replicas: {self.replicas[stage]}"]
-            options += [f"on: {machine}"] if self.spaces else []
+            options += [ADAPTERS[self.pipeline]] if stage == "optim" and self.pipeline in ADAPTERS else []
+            options += [f"on: [{', '.join(places)}]"] if self.spaces else []
             text += f"  - {stage}: {{{', '.join(options)}}}\n"
         if self.spaces:
             text += "machines:\n"
@@ -449,7 +456,7 @@ class Run:
         others = [(found[name], expected.get(name)) for name in found if found[name] != expected.get(name)]
         if lacking or others:
             self.failure = f"lacks groups {lacking}, has others (and should have): {others[:3]}"
-        elif self.trains and self.weights() != self.base.weights:
+        elif self.trains and self.weights() != self.base.weights.get(ADAPTERS.get(self.pipeline)):
             self.failure = "the weights differ"
 
     def check_page(self):
@@ -460,7 +467,8 @@ class Run:
         self.failure = self.page.failure
 
     def weights(self):
-        return read(f"{self.last.dir}/checkpoints/latest/model.safetensors")
+        name = "adapter_model" if self.pipeline in ADAPTERS else "model"
+        return read(f"{self.last.dir}/checkpoints/latest/{name}.safetensors")
 
     def outcome(self):
         """The groups in the last stage's store by their ids: of a training the steps that trained them; of an
@@ -518,13 +526,14 @@ class Run:
 
 class Base:
     """Model, data, and the results of the undisturbed runs, which all rounds share. `groups` and `expected` have an entry
-    for trainings (True) and one for evaluations, whose groups take a sixteenth of the time."""
+    for trainings (True) and one for evaluations, whose groups take a sixteenth of the time; `weights` has one for the
+    options of adapters, and None for all weights."""
 
     def __init__(self, here, epochs, pause=0.1):
         self.dir, self.epochs, self.steps = tempfile.mkdtemp(prefix="storm-"), epochs, epochs * SAMPLES // 2
         directory = self.dir
         self.groups = {True: epochs * SAMPLES, False: 16 * epochs * SAMPLES}
-        self.weights, self.expected, self.seconds = None, {}, 0
+        self.weights, self.expected, self.seconds = {}, {}, 0
         for command in (["make-demo-data", f"{directory}/data", "--clips", "2", "--held-out", "1", "--examples", "64"],
                         ["init", f"{directory}/model", "--shape", "pipelines/miniature/shape.json", "--train-tokenizer",
                          f"{directory}/data/text.txt", "--seed", "3"]):
@@ -541,9 +550,11 @@ class Base:
         os.chmod(path, 0o755)
 
     def run_undisturbed(self, here, names):
-        """Runs a training and an evaluation, as far as `names` has such pipelines. Returns whether they ended well."""
-        kinds = {trains(name) for name in names}
-        runs = [Run(self, here, name, []) for name in ("one", "evaluation") if trains(name) in kinds]
+        """Runs a training, one of adapters and an evaluation, as far as `names` has such pipelines. Returns whether they
+        ended well."""
+        kinds = {(trains(name), ADAPTERS.get(name)) for name in names}
+        runs = [Run(self, here, name, []) for name in ("one", "evaluation", "adapters")
+                if (trains(name), ADAPTERS.get(name)) in kinds]
         threads = [threading.Thread(target=run.play) for run in runs]
         for thread in threads:
             thread.start()
@@ -551,7 +562,9 @@ class Base:
             thread.join()
         for run in runs:
             self.expected[run.trains] = run.outcome()
-            self.weights = run.weights() if run.trains else self.weights
+            if run.trains:
+                self.weights[ADAPTERS.get(run.pipeline)] = run.weights()
+                run.failure = run.failure or (None if run.weights() else "the last checkpoint has no weights")
             self.seconds = max(self.seconds, run.seconds)
             if run.failure:
                 run.print_failure("-", "undisturbed")
