@@ -16,7 +16,7 @@ def records_of(path):
     try:
         content = json.loads(text)
     except json.JSONDecodeError:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
     if isinstance(content, list):
         return content
     return list(content.values()) if all(isinstance(value, dict) for value in content.values()) else [content]
