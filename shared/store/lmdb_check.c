@@ -80,8 +80,12 @@ status lmdb_fail_damaged(const char *path, const char *format, ...) {
 status lmdb_fail(const char *path, int code, const char *what) {
     struct statvfs disk;
     bool full = code == ENOSPC || code == EDQUOT;
-    if (code == EIO && statvfs(path, &disk) == 0)
-        full = (unsigned long long)disk.f_bavail * disk.f_frsize < FULL_DISK_BYTES;
+    if (code == EIO) {
+        struct arena arena = {0};
+        const char *directory = path_parent(&arena, path); // the file itself may not exist yet
+        if (statvfs(directory, &disk) == 0) full = (unsigned long long)disk.f_bavail * disk.f_frsize < FULL_DISK_BYTES;
+        arena_release(&arena);
+    }
     if (full) return fail(UNAVAILABLE, "%s: %s: no space left on the disk", path, what);
     if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH)
         return lmdb_fail_damaged(path, "it is no LMDB file of version %d", MDB_VERSION_MAJOR);

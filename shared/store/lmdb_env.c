@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
@@ -173,6 +174,33 @@ static bool lmdb_is_in_use(const char *lock_path) {
     return in_use;
 }
 
+// Makes the file with its empty databases under another name first, so that whoever finds it, as a reader who looks at
+// a run that has just begun, finds them, too. Under the lock of the lock file; what was left by a process that was
+// killed here is replaced.
+static status lmdb_file_create(const char *path, const char *const *names) {
+    enum { MAPSIZE = 1 << 20 };
+    const struct lmdb_options options = {0};
+    struct arena arena = {0};
+    char *new_path = arena_printf(&arena, "%s-new", path);
+    MDB_env *mdb = NULL;
+    MDB_txn *txn = NULL;
+    MDB_dbi dbi;
+    unlink(new_path);
+    int code = lmdb_open(&mdb, new_path, &options, MAPSIZE, true);
+    if (!code) code = mdb_txn_begin(mdb, NULL, 0, &txn);
+    for (; !code && *names; names++) code = mdb_dbi_open(txn, *names, MDB_CREATE, &dbi);
+    if (!code) {
+        code = mdb_txn_commit(txn);
+        txn = NULL;
+    }
+    if (txn) mdb_txn_abort(txn);
+    if (mdb) mdb_env_close(mdb);
+    if (!code && rename(new_path, path)) code = errno;
+    if (code) unlink(new_path);
+    arena_release(&arena);
+    return code ? lmdb_fail(path, code, "cannot create") : OK;
+}
+
 static void lmdb_file_free(struct lmdb_file *file) {
     if (file->mdb) mdb_env_close(file->mdb);
     pthread_cond_destroy(&file->txn_ended);
@@ -182,7 +210,8 @@ static void lmdb_file_free(struct lmdb_file *file) {
 }
 
 // Opens the file, which this process has not opened yet, with one reference. Under lmdb_registry_lock.
-static status lmdb_file_open(struct lmdb_file **out, const char *path, const struct lmdb_options *options) {
+static status lmdb_file_open(struct lmdb_file **out, const char *path, const char *const *names,
+                             const struct lmdb_options *options) {
     struct lmdb_file *file;
     status result = OK;
     *out = NULL;
@@ -196,7 +225,13 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const str
         TRY_TO(result, failure, lmdb_check_file_system(path));
         int fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno)));
-        TRY_TO(result, failure, lmdb_allocate(fd, LOCK_FILE_SIZE, path));
+        int locked;
+        do locked = flock(fd, LOCK_EX);
+        while (locked && errno == EINTR);
+        if (locked) result = fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno));
+        if (result == OK && access(path, F_OK)) result = lmdb_file_create(path, names);
+        const status allocated = lmdb_allocate(fd, LOCK_FILE_SIZE, path); // closes it
+        TRY_TO(result, failure, result == OK ? allocated : result);
     }
     const bool in_use = lmdb_is_in_use(lock_path); // then another process has checked it
     if (!in_use) TRY_TO(result, failure, lmdb_check_head(path));
@@ -380,7 +415,7 @@ status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const 
     if (!exists && options->read_only)
         result = fail(DATAERR, "%s: %s", path, strerror(errno));
     else if (!file)
-        result = lmdb_file_open(&file, path, options);
+        result = lmdb_file_open(&file, path, names, options);
     else if (file->read_only && !options->read_only)
         result = fail(BUG, "%s: already open for reading only", path);
     else

@@ -43,6 +43,7 @@ struct lmdb_options {
 };
 
 // Opens or creates the file `path` and its lock file `path`-lock, with the databases names[0..], NULL last, 16 at most.
+// Whoever finds a file that was created finds the databases in it.
 // `dbi` in the functions below is an index into `names`. Opening a path again in the same process is allowed and cheap.
 // options NULL: all off. Clears the slots of readers that died. UNAVAILABLE when the disk fails, DATAERR when the file
 // is not an LMDB file, USAGE when it is on a network file system, unless read_only. Not to be used across fork(). The

@@ -324,6 +324,46 @@ TEST_BETWEEN(a_killed_creator_blocks_nobody, set_up, tear_down) {
     close(ready[1]);
 }
 
+TEST_BETWEEN(a_reader_finds_a_new_file_with_its_databases, set_up_in_memory, tear_down) {
+    enum { FILES = 200 };
+    char name[sizeof path + 16];
+    bool over = false;
+    int ended;
+    fflush(stdout);
+    const pid_t child = fork();
+    for (int i = 0; i < FILES; i++) {
+        struct lmdb_env *env;
+        snprintf(name, sizeof name, "%s-%d", path, i);
+        const struct lmdb_options options = {.read_only = child != 0, .lazy = true};
+        while (child && access(name, F_OK)) {
+            assert_false(over); // then no more files would come
+            over = waitpid(child, &ended, WNOHANG) == child;
+        }
+        const status result = lmdb_env_open(&env, name, names, &options);
+        if (!child && result != OK) _exit(1);
+        if (result != OK) print_error("file %d: %s\n", i, fail_text());
+        assert_int_equal(result, OK);
+        lmdb_env_close(&env);
+    }
+    if (!child) _exit(0);
+    if (!over) assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_int_equal(ended, 0);
+}
+
+// What a process leaves that was killed while it created the file.
+TEST_BETWEEN(a_file_that_was_left_unfinished_is_created_again, set_up, tear_down) {
+    char name[sizeof path + 8];
+    struct lmdb_env *env;
+    snprintf(name, sizeof name, "%s-new", path);
+    assert_int_equal(file_write_atomic(name, "unfinished", 10), OK);
+    assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
+    put_number(env, DBI_B, 1, 10);
+    lmdb_env_close(&env);
+    assert_int_equal(access(name, F_OK), -1);
+    assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.read_only = true}), OK);
+    lmdb_env_close(&env);
+}
+
 // A file with every kind of page: `rounds` times it is opened, which checks it, and changed.
 static void change_at_random(uint64_t seed, int rounds) {
     enum { keys = 600, changes = 200, small_size = 300, big_size = 9000 };
