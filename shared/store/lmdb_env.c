@@ -22,7 +22,8 @@
 #include "shared/base/log.h"
 #include "shared/store/lmdb_check.h"
 
-enum { MAX_DBIS = 16, MAX_READERS = 510, LOCK_FILE_SIZE = 64 << 10, GROW_SECONDS = 20, OPEN_TRIES = 50 };
+enum { MAX_DBIS = 16, MAX_READERS = 510, LOCK_FILE_SIZE = 64 << 10, GROW_SECONDS = 20 };
+enum { OPEN_TRIES = 50, OPEN_PAUSE_US = 5000 };
 enum { REMAP_TXNS = 256 }; // after so many transactions the file is mapped again
 static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (size_t)1 << 30;
 
@@ -126,12 +127,10 @@ status lmdb_check_file_system(const char *path) {
 
 // ---- files ----
 
-// Makes the file at least `size` bytes long with all its blocks on the disk, and closes it. LMDB writes to mapped
-// files: a missing block on a full disk would be a fatal signal. File systems without fallocate are accepted as they
-// are.
+// Makes the file at least `size` bytes long with all its blocks on the disk. LMDB writes to mapped files: a missing
+// block on a full disk would be a fatal signal. File systems without fallocate are accepted as they are.
 static status lmdb_allocate(int fd, off_t size, const char *path) {
     int code = fallocate(fd, 0, 0, size) ? errno : 0; // never makes a file shorter
-    close(fd);
     if (code == ENOSPC || code == EDQUOT) return fail(UNAVAILABLE, "%s: no space left on the disk", path);
     return OK;
 }
@@ -229,9 +228,11 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const cha
         do locked = flock(fd, LOCK_EX);
         while (locked && errno == EINTR);
         if (locked) result = fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno));
+        // First the lock file's blocks: whoever finds the file may be the first to write there.
+        if (result == OK) result = lmdb_allocate(fd, LOCK_FILE_SIZE, path);
         if (result == OK && access(path, F_OK)) result = lmdb_file_create(path, names);
-        const status allocated = lmdb_allocate(fd, LOCK_FILE_SIZE, path); // closes it
-        TRY_TO(result, failure, result == OK ? allocated : result);
+        close(fd); // gives up the lock
+        TRY_TO(result, failure, result);
     }
     const bool in_use = lmdb_is_in_use(lock_path); // then another process has checked it
     if (!in_use) TRY_TO(result, failure, lmdb_check_head(path));
@@ -240,8 +241,10 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const cha
     int code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
     // A process that was killed while it made the lock file leaves it empty, and LMDB makes it only when no other
     // process has it open: perhaps others try this now, too.
-    for (int tries = 0; code == MDB_INVALID && tries < OPEN_TRIES; tries++)
+    for (int tries = 0; code == MDB_INVALID && tries < OPEN_TRIES; tries++) {
+        if (lmdb_is_in_use(lock_path)) usleep(OPEN_PAUSE_US);
         code = lmdb_open(&file->mdb, file->path, options, mapsize, false);
+    }
     const bool unlocked = code == EACCES && options->read_only && !access(path, R_OK);
     if (unlocked) { // a user who may not write the lock file, as readers do, too, reads while no process uses the file
         char owner[64];
@@ -272,7 +275,11 @@ static status lmdb_file_open(struct lmdb_file **out, const char *path, const cha
     mdb_env_stat(file->mdb, &pages);
     off_t size = (off_t)((map.me_last_pgno + 1) * pages.ms_psize);
     int fd = info.st_size < size ? open(path, O_WRONLY | O_CLOEXEC) : -1;
-    if (fd >= 0) TRY_TO(result, failure, lmdb_allocate(fd, size, path));
+    if (fd >= 0) {
+        const status allocated = lmdb_allocate(fd, size, path);
+        close(fd);
+        if (!options->read_only) TRY_TO(result, failure, allocated); // those pages are not read if the file is sound
+    }
     mdb_reader_check(file->mdb, &(int){0});
     file->refs = 1;
     file->next = lmdb_registry;
