@@ -282,3 +282,17 @@ TEST(events_of_several_machines_are_in_the_order_of_their_times) {
     assert_true(events.done);
     assert_true(events.list[12].time == 50 && events.list[12].seq == 27);
 }
+
+TEST(a_run_whose_clock_was_set_back_before_its_end_is_done) {
+    const struct pipeline pipeline = {.run = unit_new_directory()};
+    SCOPED(struct run_events, run_events_release) events = {0};
+    SCOPED(char *, free_path) path = path_in(pipeline.run, "events.jsonl");
+    int64_t seq = 0;
+    bool more;
+    write_file(path, "{\"time\": 5000, \"kind\": \"started\", \"name\": \"\", \"text\": \"started\"}\n"
+                     "{\"time\": 1400, \"kind\": \"done\", \"name\": \"\", \"text\": \"done\"}\n");
+    MUST(run_events_read(&events, &pipeline, &seq, &more));
+    assert_string_equal(events.list[1].kind, "done");
+    assert_true(events.list[1].time == 1400);
+    assert_true(events.done);
+}

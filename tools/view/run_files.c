@@ -74,7 +74,7 @@ void run_events_release(struct run_events *events) {
 
 static int run_events_compare(const void *a, const void *b) {
     const struct run_event *first = a, *second = b;
-    if (first->time != second->time) return first->time < second->time ? -1 : 1;
+    if (first->order != second->order) return first->order < second->order ? -1 : 1;
     return first->seq < second->seq ? -1 : first->seq > second->seq;
 }
 
@@ -127,6 +127,7 @@ status run_events_read(struct run_events *events, const struct pipeline *pipelin
             i = (size_t)-1;
             continue;
         }
+        double order = 0;
         events->found |= events->files[i].inode != 0;
         *more |= events->files[i].more;
         for (size_t at = 0; at < lines.size;) {
@@ -144,7 +145,9 @@ status run_events_read(struct run_events *events, const struct pipeline *pipelin
                 for (int k = 0; k < 3; k++) buf_append(&strings, parts[k], strlen(parts[k]) + 1);
                 char *first = strings.data, *second = first + strlen(first) + 1, *third = second + strlen(second) + 1;
                 GROW(&events->list, events->count);
-                events->list[events->count++] = (struct run_event){time, first, second, *third ? third : NULL, 0};
+                order = fmax(order, time);
+                events->list[events->count++] =
+                    (struct run_event){time, first, second, *third ? third : NULL, 0, order};
             }
             arena_release(&arena);
             at += size;

@@ -36,6 +36,7 @@ struct run_event {
     const char *text;
     const char *name; // NULL: of no process, stage or machine
     int64_t seq;      // in the order in which they were read
+    double order;     // `time`, but never before an earlier event of the same file: a clock may have been set back
 };
 
 // The events of a run: on several machines of those whose files are here. A zeroed struct has none.
