@@ -395,6 +395,7 @@ status ledger_open_read_only(struct ledger **out, const char *path) {
     TRY_TO(result, done, lmdb_env_open(&ledger->env, path, ledger_dbis, &options));
     TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &value, &found));
     if (value.size == sizeof stored) memcpy(&stored, value.data, sizeof stored);
+    if (!found) stored.format = LEDGER_FORMAT; // a source has just created it
     if (stored.format != LEDGER_FORMAT) TRY_TO(result, done, fail(DATAERR, "%s: not a ledger of this version", path));
     TRY_TO(result, done, ledger_refresh(ledger, &first));
     *out = ledger;

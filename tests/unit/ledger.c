@@ -284,6 +284,12 @@ TEST(who_only_reads_sees_what_the_owner_writes_and_takes_back) {
     assert_int_equal(ledger_open_read_only(&reader, other), DATAERR);
     assert_null(reader);
     assert_false(path_exists(other));
+    SCOPED(struct lmdb_env *, lmdb_env_close) created = NULL; // a source has begun to make it
+    MUST(lmdb_env_open(&created, other, (const char *const[]){"meta", "groups", NULL}, NULL));
+    lmdb_env_close(&created);
+    MUST(ledger_open_read_only(&reader, other));
+    assert_int_equal(reader->size, 0);
+    ledger_close(&reader);
     MUST(ledger_open(&ledger, other, &config));
     MUST(ledger_open_read_only(&reader, other));
     assert_int_equal(reader->settled + reader->counts[LEDGER_IN_FLIGHT], 0);
