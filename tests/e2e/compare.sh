@@ -50,6 +50,7 @@ refused 64 "baseline: care has 2 runs, but grpo has 1" compare care=a1,a2 grpo=b
 mkdir r1 r2
 for step in 1 2 3 4; do echo "{\"step\":$step,\"reward\":0.$step,\"entropy\":null}"; done >r1/metrics.jsonl
 for step in 1 2 2 3; do echo "{\"step\":$step,\"reward\":1.$step,\"entropy\":null}"; done >r2/metrics.jsonl
+printf '{"step":4,"rew' >>r2/metrics.jsonl # a line that is being written
 "$bin/caravan" curves care=r1,r2 'a<b=r1' --field reward --field entropy --smooth 1 >picture.svg
 [ "$(grep -c '<polyline' picture.svg)/$(grep -c '<polygon' picture.svg)/$(grep -c 'no run has it' picture.svg)" = 2/1/1 ] || fail "$(cat picture.svg)"
 ! grep -q 'nan\|inf\|a<b' picture.svg || fail "$(cat picture.svg)"

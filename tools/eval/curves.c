@@ -85,6 +85,8 @@ static status curve_read(struct curve_run *curve_run, struct arena *memory, cons
         result = line_reader_next(&lines, -1, &text, &size);
         if (result != OK || !text) continue;
         result = json_parse_object(&line, memory, text, size, path);
+        const char *end = lines.buffer.data + lines.buffer.size;
+        if (result != OK && text + size >= end) result = END; // a last line that a run is just writing
         if (result == OK && (!json_int(json_at(line, "step"), &step) || step < 1 || step > 100000000))
             result = fail(DATAERR, "%s: line %zu: step: missing", path, lines.number);
         if (result != OK) break;
