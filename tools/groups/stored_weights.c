@@ -34,7 +34,10 @@ static status stored_weights_read_dir(struct stored_weights *weights, const char
         struct progress progress;
         if (checkpoint_number(name, "step") < 0 && checkpoint_number(name, "state") < 0) continue;
         if (!path_exists(file)) continue; // incomplete
-        if ((result = progress_read(&progress, arena, file)) != OK) continue;
+        if ((result = progress_read(&progress, arena, file)) != OK) {
+            if (!path_exists(file)) result = OK; // optim has just removed it
+            continue;
+        }
         stored_weights_add(weights, false, progress.step, tensors, "master.");
         stored_weights_add(weights, true, progress.ema_step, tensors, "reference.");
         weights->knows_model = true;
