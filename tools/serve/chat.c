@@ -91,7 +91,10 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
         chat->dir = path_join(&chat->arena, path_join(&chat->arena, name, "checkpoints"), "latest");
         // The run may have been moved; or its checkpoints are elsewhere.
         if (!path_exists(chat->dir)) chat->dir = path_join(&chat->arena, pipeline_value(optim, "out"), "latest");
-        if (!path_exists(chat->dir)) return fail(DATAERR, "%s: the run has no checkpoint yet", name);
+        char *checkpoint = realpath(chat->dir, NULL); // once: the link may get another step's while files are opened
+        if (!checkpoint) return fail(DATAERR, "%s: the run has no checkpoint yet", name);
+        chat->dir = arena_strndup(&chat->arena, checkpoint, strlen(checkpoint));
+        free(checkpoint);
     } else if (is_run) {
         if (!rollout) return fail(DATAERR, "%s: no stage of this run has a model", name);
         chat->dir = rollout->model.dir;
