@@ -66,6 +66,7 @@ status checkpoint_write(struct optim *optim, bool whole) {
     // The run's directory is not made again: it may have been moved.
     if ((mkdir(out, 0777) && errno != EEXIST) || mkdir(temporary, 0777))
         TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot make the directory: %s", temporary, strerror(errno)));
+    metrics_flush(optim);
     TRY_TO(result, done, order_save(optim, temporary, whole));
     TRY_TO(result, done, file_write_atomic(path_join(&arena, temporary, PROGRESS_NAME), progress.data, progress.size));
     TRY_TO(result, done, dir_sync(temporary));

@@ -119,6 +119,11 @@ static void metrics_queue(struct append_queue *queue, const void *data, size_t s
         log_info("%s; training goes on, and the file is completed when there is room", fail_text());
 }
 
+void metrics_flush(struct optim *optim) {
+    if (optim->metrics.waiting.size) metrics_queue(&optim->metrics, "", 0);
+    if (optim->events.waiting.size) metrics_queue(&optim->events, "", 0);
+}
+
 status metrics_write(struct optim *optim, const struct step_metrics *metrics) {
     const double now = clock_realtime();
     const struct step_mean lengths = {(double)metrics->tokens, metrics->completions};

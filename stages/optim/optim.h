@@ -214,6 +214,9 @@ double metrics_mean(const struct step_mean *mean);
 // full disk, waits in memory. UNAVAILABLE.
 status metrics_write(struct optim *optim, const struct step_metrics *metrics);
 
+// Tries again to write what waits: before a checkpoint, after which these steps are not trained again.
+void metrics_flush(struct optim *optim);
+
 // Removes the lines of the steps after the model's from OUT/metrics.jsonl: they will be trained again. Sets *exists to
 // whether there is such a file: the first step writes it, long before the first checkpoint. Called once. UNAVAILABLE.
 status metrics_open(struct optim *optim, bool *exists);
