@@ -211,7 +211,8 @@ class Page:
     def compare(self):
         if not self.process:
             self.open()
-        self.wait_for_end()
+        if self.machine.finished:  # a machine that was killed, or whose disk was full, may not have written that it is over
+            self.wait_for_end()
         before = fingerprints(self.machine.dir)
         exported = self.groups("export", "--store", self.machine.store)
         if self.matches("") != sorted(group["id"] for group in exported):

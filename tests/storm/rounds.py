@@ -377,6 +377,7 @@ class Run:
         try:
             self.loop()
             if not self.failure and not self.limit:
+                self.wait_for_last()
                 self.check()
             if self.page and not self.failure:
                 self.check_page()
@@ -459,10 +460,14 @@ class Run:
         elif self.trains and self.weights() != self.base.weights.get(ADAPTERS.get(self.pipeline)):
             self.failure = "the weights differ"
 
-    def check_page(self):
+    def wait_for_last(self):
+        """The last machine may still be saving what it has trained."""
         until = time.monotonic() + STILL
-        while self.last.processes() and self.last.process.poll() is None and time.monotonic() < until:
+        while self.last.process and self.last.process.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
+        self.last.reap(time.monotonic())
+
+    def check_page(self):
         self.page.finish()
         self.failure = self.page.failure
 
