@@ -45,6 +45,10 @@ status clip_writer_open(struct clip_writer **out, const char *path, int width, i
     if (writer->file->oformat->flags & AVFMT_GLOBALHEADER) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
     ffmpeg.av_opt_set(encoder->priv_data, "preset", "veryfast", 0); // options of libx264; other encoders lack them
     ffmpeg.av_opt_set(encoder->priv_data, "crf", "18", 0);
+#ifdef __x86_64__
+    // x264's code for AVX-512 chooses quantizers by memory that nobody has written: a clip had other bytes each time.
+    if (__builtin_cpu_supports("avx512f")) ffmpeg.av_opt_set(encoder->priv_data, "x264-params", "asm=avx2", 0);
+#endif
     code = ffmpeg.avcodec_open2(encoder, codec, NULL);
     if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "open the encoder", code));
     writer->stream = mem_checked(ffmpeg.avformat_new_stream(writer->file, NULL));
