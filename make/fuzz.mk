@@ -9,11 +9,6 @@ FUZZ_MAKE      = $(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CC=clang OPTIM
                  SANITIZE="$(FUZZ_FLAGS) -fsanitize=fuzzer-no-link"
 FUZZ_OPTIONS  := -timeout=20 -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0
 
-# No parser calls a kernel, and instrumented they take long to compile.
-ifneq ($(findstring fuzzer,$(SANITIZE)),)
-$(BUILD)/kernels/%: override SANITIZE :=
-endif
-
 .PHONY: fuzz-tools fuzz-targets fuzz-if-there
 fuzz-tools:
 	@tools/deps --install $(FUZZ_DEBIAN)

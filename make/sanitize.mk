@@ -8,9 +8,12 @@ ASAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-
 TSAN_FLAGS := -fsanitize=thread -fno-omit-frame-pointer
 
 # Kernels compute with many small values on the stack. Marking the scope of each, and checking the pointers to it apart from
-# what is read through them, takes three quarters of the compiler's time. No kernel keeps a pointer to such a value.
+# what is read through them, takes three quarters of the compiler's time. No kernel keeps a pointer to such a value. The
+# fuzzers' parsers call no kernel.
 KERNEL_ASAN := -fno-sanitize-address-use-after-scope -fno-sanitize=null,object-size,pointer-overflow
-ifneq ($(findstring address,$(SANITIZE)),)
+ifneq ($(findstring fuzzer,$(SANITIZE)),)
+$(BUILD)/kernels/%: override SANITIZE :=
+else ifneq ($(findstring address,$(SANITIZE)),)
 $(BUILD)/kernels/% $(BUILD)/emulated/%: override SANITIZE += $(KERNEL_ASAN)
 endif
 
