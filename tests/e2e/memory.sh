@@ -24,7 +24,7 @@ stages:
   - source: {data: data.jsonl, format: caravan}
   - copy: {program: ./copy.sh}
 END
-# What was freed goes back, so that each of them needs fresh memory, however many there were before.
+# Freed memory goes back to the system, so that each group needs fresh memory, however many came before.
 MALLOC_MMAP_THRESHOLD_=131072 "$bin/caravan" run "$work/p.yaml" 2>"$work/run.err" &
 pid=$!
 worked() { [ "$("$bin/caravan" groups ls "$work/run" 2>/dev/null | wc -l)" -ge 3 ]; } # and so has started whole
