@@ -15,7 +15,6 @@ enum {
     PAGE_BYTES = 4096,
     SPARE_FRACTION = 8,      // reused pages may exceed the request by this fraction of it
     TASK_ELEMENTS = 1 << 16, // elements that a task copies
-    ZERO_COLUMNS = 4096,
 };
 
 static_assert((PAGE_BYTES & (PAGE_BYTES - 1)) == 0, "PAGE_BYTES is a power of two");
@@ -213,16 +212,16 @@ status cpu_copy(struct backend *backend, struct tensor out, struct tensor in) {
 
 static void buffer_zero_task(void *context, struct task_range range) {
     const struct tensor *out = context;
-    for (int64_t row = range.first; row < range.end; row++) {
-        memset(tensor_row(*out, row), 0, (size_t)out->columns * element_size(out->type));
-    }
+    struct tensor part = tensor_rows(*out, range.first, range.end - range.first);
+    if (tensor_dense(part)) part = tensor_reshape(part, 1, part.rows * part.columns);
+    for (int64_t row = 0; row < part.rows; row++)
+        memset(tensor_row(part, row), 0, (size_t)part.columns * element_size(part.type));
 }
 
-// A tensor of few long rows is divided into more and shorter ones, so that every thread has work.
+// The elements of a dense tensor are divided wherever it suits, so that every thread has work.
 status cpu_zero(struct backend *backend, struct tensor out) {
     CHECK(tensor_fits(out));
-    if (tensor_dense(out) && out.columns % ZERO_COLUMNS == 0)
-        out = tensor_reshape(out, out.rows * (out.columns / ZERO_COLUMNS), ZERO_COLUMNS);
+    if (tensor_dense(out)) out = tensor_reshape(out, out.rows * out.columns, 1);
     parallel_for(cpu_of(backend), out.rows, TASK_ELEMENTS / (out.columns + 1) + 1, buffer_zero_task, &out);
     return OK;
 }

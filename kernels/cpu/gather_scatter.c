@@ -111,10 +111,10 @@ static void gather_add_task(void *context, struct task_range range) {
             int64_t count = job->out.columns - column < PART_COLUMNS ? job->out.columns - column : PART_COLUMNS;
             struct tensor out = tensor_columns(job->out, column, count);
             const float *in = cpu_row_read(job->cpu, tensor_columns(job->in, column, count), row, values);
-            const float *old = cpu_row_read(job->cpu, out, row, sums);
-            if (old != sums) memcpy(sums, old, (size_t)count * sizeof *sums);
-            job->cpu->simd.add(sums, in, (size_t)count);
-            cpu_row_write(job->cpu, out, row, sums);
+            float *sum = out.type == ELEMENT_F32 ? tensor_f32(out, row) : sums;
+            if (sum == sums) cpu_row_read(job->cpu, out, row, sums);
+            job->cpu->simd.add(sum, in, (size_t)count);
+            if (sum == sums) cpu_row_write(job->cpu, out, row, sums);
         }
     }
 }
