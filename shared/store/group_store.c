@@ -60,18 +60,14 @@ struct group_store {
 
 status group_store_open(struct group_store **out, const char *directory, bool read_only) {
     // Sections that a power failure undoes are computed again.
-    const struct lmdb_options options = {.read_only = read_only, .lazy = true};
+    // What was added to the format later may be missing in a store that is read only.
+    const struct lmdb_options options = {.read_only = read_only, .required = DBI_SUMMARIES, .lazy = true};
     struct arena arena = {0};
     NEW(out, 1);
     char *path = path_join(&arena, directory, "groups.lmdb");
     status result = read_only ? OK : dir_make(directory);
     if (result == OK) result = lmdb_env_open(&(*out)->env, path, group_store_dbis, &options);
-    (*out)->has_summaries = result == OK;
-    if (result == DATAERR && read_only) { // without what was added to the format later
-        const char *older[DBI_SUMMARIES + 1] = {0};
-        memcpy(older, group_store_dbis, DBI_SUMMARIES * sizeof *older);
-        result = lmdb_env_open(&(*out)->env, path, older, &options);
-    }
+    (*out)->has_summaries = result == OK && lmdb_env_has((*out)->env, DBI_SAMPLES);
     arena_release(&arena);
     if (result != OK) group_store_close(out);
     return result;

@@ -439,6 +439,7 @@ status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const 
             unsigned flags = env->file->read_only ? 0 : MDB_CREATE;
             int code = mdb_dbi_open(txn->mdb, name, flags, &env->dbis[env->dbi_count]);
             txn->map_full |= code == MDB_MAP_FULL;
+            if (code == MDB_NOTFOUND && options->required && env->dbi_count >= options->required) break;
             if (code == MDB_NOTFOUND)
                 result = fail(DATAERR, "%s: has no database '%s'", path, name);
             else if (code)
@@ -450,6 +451,10 @@ done:
     *out = env;
     if (result != OK) lmdb_env_close(out);
     return result;
+}
+
+bool lmdb_env_has(const struct lmdb_env *env, int dbi) {
+    return dbi < env->dbi_count;
 }
 
 void lmdb_env_close(struct lmdb_env **env) {

@@ -38,6 +38,7 @@ struct lmdb_options {
     // Never creates anything; DATAERR when there is no such file. A user who may not write the lock file can read while
     // no process uses the file, otherwise UNAVAILABLE.
     bool read_only;
+    int required;   // the first that many databases must be there in a file that is read only; 0: all
     bool lazy;      // a power failure may undo the last transactions but never corrupts the file: for caches
     size_t mapsize; // bytes of address space at first; 0: 1 TiB or what the system grants; at least the file's size
 };
@@ -50,6 +51,9 @@ struct lmdb_options {
 // caller closes it with lmdb_env_close.
 status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const *names,
                      const struct lmdb_options *options);
+
+// Whether the file has the database `dbi`, which was not required.
+bool lmdb_env_has(const struct lmdb_env *env, int dbi);
 
 // Closes and frees; sets *env to NULL. Every transaction must have ended. NULL is fine.
 void lmdb_env_close(struct lmdb_env **env);

@@ -358,7 +358,7 @@ TEST(summaries_go_with_their_groups) {
 }
 
 TEST(a_store_of_before_the_summaries_can_be_read) {
-    static const char *const older[] = {"sections", "groups", "order", "numbers", "seqs", "totals", NULL};
+    static const char *older[] = {"sections", "groups", "order", "numbers", "seqs", NULL, NULL};
     struct lmdb_env *env;
     struct numbered_summary list[1];
     char path[128];
@@ -367,9 +367,16 @@ TEST(a_store_of_before_the_summaries_can_be_read) {
     group_store_close(&made);
     snprintf(path, sizeof path, "%s/older/groups.lmdb", unit_directory());
     assert_int_equal(unlink(path), 0);
+    SCOPED(struct group_store *, group_store_close) store = NULL;
     assert_int_equal(lmdb_env_open(&env, path, older, NULL), OK);
     lmdb_env_close(&env);
-    SCOPED(struct group_store *, group_store_close) store = NULL;
+    *strrchr(path, '/') = 0;
+    assert_int_equal(group_store_open(&store, path, true), DATAERR);
+    assert_non_null(strstr(fail_text(), "has no database 'totals'"));
+    older[5] = "totals";
+    *strchr(path, 0) = '/';
+    assert_int_equal(lmdb_env_open(&env, path, older, NULL), OK);
+    lmdb_env_close(&env);
     *strrchr(path, '/') = 0;
     assert_int_equal(group_store_open(&store, path, true), OK);
     assert_false(group_store_has_summaries(store));
