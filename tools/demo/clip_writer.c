@@ -2,6 +2,7 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "shared/base/memory.h"
 #include "shared/media/ffmpeg.h"
@@ -13,6 +14,7 @@ struct clip_writer {
     struct SwsContext *scaler;
     AVFrame *frame;
     AVPacket *packet;
+    uint8_t *rgb; // a frame, with room behind it: libswscale reads a few bytes more than there are
     int64_t count;
     bool header_written;
 };
@@ -61,6 +63,8 @@ status clip_writer_open(struct clip_writer **out, const char *path, int width, i
     writer->header_written = true;
     writer->scaler = mem_checked(ffmpeg.sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height,
                                                        AV_PIX_FMT_YUV420P, SWS_BICUBIC, NULL, NULL, NULL));
+    enum { BEHIND = 64 };
+    NEW(&writer->rgb, 3 * (size_t)width * (size_t)height + BEHIND);
     writer->frame = mem_checked(ffmpeg.av_frame_alloc());
     writer->packet = mem_checked(ffmpeg.av_packet_alloc());
     writer->frame->format = AV_PIX_FMT_YUV420P;
@@ -97,7 +101,9 @@ status clip_writer_add(struct clip_writer *writer, const uint8_t *rgb) {
     int code = ffmpeg.av_frame_make_writable(frame);
     if (code < 0) return clip_writer_fail(writer, "allocate a frame", code);
     int stride = 3 * frame->width;
-    int rows = ffmpeg.sws_scale(writer->scaler, &rgb, &stride, 0, frame->height, frame->data, frame->linesize);
+    memcpy(writer->rgb, rgb, (size_t)stride * (size_t)frame->height);
+    int rows = ffmpeg.sws_scale(writer->scaler, (const uint8_t *const *)&writer->rgb, &stride, 0, frame->height,
+                                frame->data, frame->linesize);
     if (rows != frame->height) return fail(UNAVAILABLE, "%s: cannot convert a frame", writer->file->url);
     frame->pts = writer->count++;
     return clip_writer_encode(writer, frame);
@@ -121,6 +127,7 @@ status clip_writer_close(struct clip_writer **out) {
         if (code < 0 && result == OK) result = clip_writer_fail(writer, "write", code);
         ffmpeg.avformat_free_context(writer->file);
     }
+    free(writer->rgb);
     free(writer);
     *out = NULL;
     return result;
