@@ -5,7 +5,7 @@ set -euo pipefail
 build=$(dirname "$BIN") dir=$(dirname "$BIN")/bench
 mkdir -p "$dir"
 echo "== a classifier: ModernBERT-large, 8 texts of 700 tokens"
-[ -f "$dir/modernbert/config.json" ] || "$BIN/caravan" init "$dir/modernbert" --shape modernbert-large --train-tokenizer README.md --seed 1
+[ -f "$dir/modernbert/config.json" ] || "$BIN/caravan" init "$dir/modernbert" --shape modernbert-large --train-tokenizer LICENSE --seed 1
 lines=$dir/classifier.txt
 : >"$lines"
 

@@ -8,7 +8,7 @@ build=$(dirname "$BIN") dir=$(dirname "$BIN")/bench
 mkdir -p "$dir"
 echo "== one group: 1,176 tokens of prompt with a 16-frame clip, 8 completions of 128 tokens"
 [ -f "$dir/model/config.json" ] ||
-    "$BIN/caravan" init "$dir/model" --shape tests/bench/shape.json --train-tokenizer README.md --seed 1
+    "$BIN/caravan" init "$dir/model" --shape tests/bench/shape.json --train-tokenizer LICENSE --seed 1
 lines=$dir/model.txt
 : >"$lines"
 

@@ -9,7 +9,7 @@ groups=$((per_step * steps))
 TIMEFORMAT='%R %U %S'
 [ -f "$dir/clip.mp4" ] || "$build/tests/bench/media" draw "$dir/clip.mp4"
 [ -f "$dir/model/config.json" ] ||
-    "$BIN/caravan" init "$dir/model" --shape tests/bench/shape.json --train-tokenizer README.md --seed 1
+    "$BIN/caravan" init "$dir/model" --shape tests/bench/shape.json --train-tokenizer LICENSE --seed 1
 for i in $(seq "$groups"); do
     echo '{"problem_id":"'"$i"'","problem":"What is seen at place '"$i"'?","options":["A. a square","B. a circle"],"problem_type":"multiple choice","data_type":"video","path":"clip.mp4","solution":"<answer>A</answer>"}'
 done >"$dir/questions.jsonl"
