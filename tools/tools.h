@@ -69,6 +69,11 @@ struct pipeline_file_options {
     TOOL_OPTION(pipeline_file_options, set, OPTION_STRING,                                                             \
                 "replace a value of the file: stage.key=value; may be repeated", .repeatable = true)
 
+// The options --machine and --key, members of `type`.
+#define RUN_MACHINE(type)                                                                                              \
+    TOOL_OPTION(type, machine, OPTION_STRING, "name of this machine in the file (default: the host's)"),               \
+        TOOL_OPTION(type, key, OPTION_FILE, "key file of this machine (default: the file that caravan keygen writes)")
+
 // The first members of the options of a subcommand that belongs to a run on this machine.
 struct run_member_options {
     struct pipeline_file_options file;
@@ -76,12 +81,7 @@ struct run_member_options {
 };
 
 // The options --set, --machine and --key.
-#define RUN_MEMBER                                                                                                     \
-    PIPELINE_SET,                                                                                                      \
-        TOOL_OPTION(run_member_options, machine, OPTION_STRING,                                                        \
-                    "name of this machine in the file (default: the host's)"),                                         \
-        TOOL_OPTION(run_member_options, key, OPTION_FILE,                                                              \
-                    "key file of this machine (default: the file that caravan keygen writes)")
+#define RUN_MEMBER PIPELINE_SET, RUN_MACHINE(run_member_options)
 
 // If the file does not set optim's `publish`, chooses it: the stages with weights use optim's memory where all of them,
 // on its machine, name its precision and its device, or those of its ranks. A group may be under way while optim takes

@@ -114,6 +114,11 @@ wait_until 120 both || fail "ls: $("$bin/caravan" ls)"
 # No run on one machine begins there meanwhile.
 sed '/^machines:/,$d; s/on: two//' "$work/p.yaml" >"$work/alone.yaml"
 expect 64 "shared: another caravan run is using this directory" "$bin/caravan" run "$work/alone.yaml" --set run="$work/shared"
+# A page of the run shows its processes once it knows on which machine it is.
+"$bin/caravan" view "$work/shared" --html "$work/page.html" || fail "no page"
+grep -q "cannot be watched: the pipeline has 2 machines, and none is named" "$work/page.html" || fail "the page does not say which option it needs"
+"$bin/caravan" view "$work/shared" --machine one --key "$work/one.key" --html "$work/page.html" || fail "no page of machine one"
+! grep -q "cannot be watched: " "$work/page.html" || fail "the page does not see the processes"
 touch "$work/go"
 wait_for_both
 check_steps shared 8

@@ -18,7 +18,7 @@
 #include "tools/tools.h"
 
 struct view_options {
-    const char *listen, *host, *html, *where;
+    const char *listen, *host, *machine, *key, *html, *where;
     int64_t groups;
 };
 
@@ -27,6 +27,7 @@ static const struct option view_options[] = {
                 "ADDR:PORT where the page is; if the port is taken, the next free one",
                 .default_value = "127.0.0.1:6141"),
     TOOL_OPTION(view_options, host, OPTION_STRING, "another name under which a browser may ask for the page"),
+    RUN_MACHINE(view_options),
     TOOL_OPTION(view_options, html, OPTION_PATH, "instead: write the page with its data as one file, for a mail"),
     TOOL_OPTION(view_options, groups, OPTION_INT, "of --html: how many groups with texts and frames",
                 .default_value = "200", .low = 0, .high = 1e5),
@@ -345,7 +346,7 @@ static status view_open_source(struct view *view, struct view_source *source, co
 status view_main(struct subcommand_call *call) {
     enum { WAIT_MS = 1000, HTML_WAIT_MS = 2500 };
     const struct view_options *given = call->given;
-    struct view view = {0};
+    struct view view = {.machine = given->machine, .key = given->key};
     status result = OK;
     signal(SIGPIPE, SIG_IGN);
     view.sources = arena_alloc(&view.arena, (size_t)call->count * sizeof *view.sources);

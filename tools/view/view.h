@@ -56,6 +56,7 @@ struct view {
     struct arena arena; // lives as long as the view
     struct view_source *sources;
     size_t source_count;
+    const char *machine, *key;          // of this machine in the first source's run, for deployment_init
     struct view_live *live;             // what the supervisors of the first source report; see view_run.c
     struct view_opened *opened;         // stores of frames and tokenizers, see view_group.c
     struct view_comparison *comparison; // the last one, see view_compare.c

@@ -77,12 +77,12 @@ static void view_live_try(struct view *view, int fd) {
     struct pipeline *pipeline = live->pipeline ? live->pipeline : view->sources[0].pipeline;
     struct arena arena = {0};
     int here;
-    status result = deployment_find_here(pipeline, NULL, &here);
+    status result = deployment_find_here(pipeline, view->machine, &here);
     const char *path = arena_printf(&arena, "%s/nodes/" SUPERVISOR_NAME "-%d", pipeline->run, here + 1);
     // watcher_open would tell the terminal each time.
     if (result == OK && path_exists(path)) {
         live->open = true;
-        TRY_TO(result, done, watcher_open(&live->watcher, pipeline, NULL, NULL, "view"));
+        TRY_TO(result, done, watcher_open(&live->watcher, pipeline, view->machine, view->key, "view"));
         run_status_new(&live->run_status, &live->watcher.deployment);
         TRY_TO(result, done, watcher_connect(&live->watcher, live->watcher.deployment.here, NULL));
         if (fd >= 0) wire_add_fd(live->watcher.wire, fd); // -1: there is nothing else to wait for
