@@ -66,5 +66,6 @@ for page in without with without with; do
         "$tests/view_bench" watch $viewer "$port" "$token" 5
     fi
     wait $run || { tail -3 "$work/log" >&2; exit 1; }
+    [ $page = without ] || kill $viewer
     echo "a run of 64 processes $page a page, load $(load): $(sed -n 's/^flow: \(.*groups\/s\).*/\1/p' "$work/run/logs/optim.log")"
 done
