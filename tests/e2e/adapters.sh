@@ -19,7 +19,10 @@ grep -q "\"base_model_name_or_path\": \"$(realpath "$work/model")\"" "$work/one/
 for file in "$work/one/weights"/*; do
     [ "$(stat -c %s "$file")" -lt "$(($(stat -c %s "$work/model/model.safetensors") / 4))" ] || fail "$file has more than adapters"
 done
-[ "$(grep -c '"logprob_difference_max": 0,' "$work/one/metrics.jsonl")" = 8 ] || fail "sampler and trainer differ: $(cat "$work/one/metrics.jsonl")"
+run half --set precision=bfloat16 || fail "bfloat16: $(cat "$work/half.err")"
+for name in one half; do
+    [ "$(grep -c '"logprob_difference_max": 0,' "$work/$name/metrics.jsonl")" = 8 ] || fail "sampler and trainer differ: $(cat "$work/$name/metrics.jsonl")"
+done
 
 run two --set optim.ranks=2 || fail "two ranks: $(cat "$work/two.err")"
 [ "$(files_of two)" = "$want" ] || fail "two ranks train something else"

@@ -117,8 +117,13 @@ expect 64 "shared: another caravan run is using this directory" "$bin/caravan" r
 # A page of the run shows its processes once it knows on which machine it is.
 "$bin/caravan" view "$work/shared" --html "$work/page.html" || fail "no page"
 grep -q "cannot be watched: the pipeline has 2 machines, and none is named" "$work/page.html" || fail "the page does not say which option it needs"
-"$bin/caravan" view "$work/shared" --machine one --key "$work/one.key" --html "$work/page.html" || fail "no page of machine one"
-! grep -q "cannot be watched: " "$work/page.html" || fail "the page does not see the processes"
+! grep -q '"history": {"time": \[[0-9]' "$work/page.html" || fail "the page sees processes without knowing where it is"
+sees() {
+    "$bin/caravan" view "$work/shared" --machine one --key "$work/one.key" --html "$work/page.html" || fail "no page of machine one"
+    grep -q '"history": {"time": \[[0-9]' "$work/page.html"
+}
+wait_until 60 sees || fail "the page does not see the processes"
+! grep -q "cannot be watched: " "$work/page.html" || fail "the page says that it does not see the processes"
 touch "$work/go"
 wait_for_both
 check_steps shared 8

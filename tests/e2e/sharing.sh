@@ -98,7 +98,11 @@ check_steps lonely 4
 
 # Adapters, whose base is lent with them: optim is killed, and the adapters are those of a run with files.
 adapters_of() { sha256sum <"$work/$1/checkpoints/latest/adapter_model.safetensors"; }
-run adapter-files "${options[@]}" --set optim.lora=4 --set optim.publish=files || fail "files of adapters: $(cat "$work/adapter-files.err")"
+for name in adapter-files adapter-half; do
+    [ $name = adapter-files ] && precision=float32 || precision=bfloat16
+    run $name "${options[@]}" --set optim.lora=4 --set optim.publish=files --set precision=$precision || fail "$name: $(cat "$work/$name.err")"
+    [ "$(grep -c '"logprob_difference_max": 0,' "$work/$name/metrics.jsonl")" = 4 ] || fail "$name: sampler and trainer differ: $(cat "$work/$name/metrics.jsonl")"
+done
 rm "$work/go"
 make_held 1
 begin adapters "${options[@]}" --set optim.lora=4 --set force.program="$work/held.sh"
