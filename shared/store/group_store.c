@@ -54,20 +54,20 @@ struct group_store {
     struct lmdb_env *env;
     struct group_keep keep;
     int64_t sections; // 0: all
-    bool has_summaries;
-    bool told; // that a group replaced one of another sample
+    bool told;        // that a group replaced one of another sample
 };
 
 status group_store_open(struct group_store **out, const char *directory, bool read_only) {
-    // Sections that a power failure undoes are computed again.
-    // What was added to the format later may be missing in a store that is read only.
-    const struct lmdb_options options = {.read_only = read_only, .required = DBI_SUMMARIES, .lazy = true};
+    const struct lmdb_options options = {
+        .read_only = read_only,
+        .required = DBI_SUMMARIES, // what was added to the format later may be missing
+        .lazy = true,              // sections that a power failure undoes are computed again
+    };
     struct arena arena = {0};
     NEW(out, 1);
     char *path = path_join(&arena, directory, "groups.lmdb");
     status result = read_only ? OK : dir_make(directory);
     if (result == OK) result = lmdb_env_open(&(*out)->env, path, group_store_dbis, &options);
-    (*out)->has_summaries = result == OK && lmdb_env_has((*out)->env, DBI_SAMPLES);
     arena_release(&arena);
     if (result != OK) group_store_close(out);
     return result;
@@ -365,7 +365,7 @@ status group_store_each(struct group_store *store, status (*visit)(void *context
 // ---- summaries ----
 
 bool group_store_has_summaries(const struct group_store *store) {
-    return store->has_summaries;
+    return lmdb_env_has(store->env, DBI_SAMPLES);
 }
 
 status group_store_summaries(struct group_store *store, int64_t first, struct numbered_summary *out, size_t most,
@@ -374,7 +374,7 @@ status group_store_summaries(struct group_store *store, int64_t first, struct nu
     struct lmdb_cursor cursor;
     uint8_t number[LMDB_NUMBER_SIZE];
     *count = 0;
-    if (!store->has_summaries) return OK;
+    if (!group_store_has_summaries(store)) return OK;
     lmdb_number_write(number, first);
     TRY(lmdb_txn_begin_read(store->env, &txn));
     status result = lmdb_cursor_init(&cursor, txn, DBI_SUMMARIES);
@@ -399,7 +399,7 @@ status group_store_row(struct group_store *store, int64_t number, struct group_r
     uint8_t key[LMDB_NUMBER_SIZE];
     buf_clear(bytes);
     *found = false;
-    if (!store->has_summaries) return OK;
+    if (!group_store_has_summaries(store)) return OK;
     lmdb_number_write(key, number);
     TRY(lmdb_env_get(store->env, DBI_ROWS, (struct lmdb_val){key, sizeof key}, bytes, found));
     if (!*found || group_row_read(out, bytes->data, bytes->size) == OK) return OK;
@@ -411,7 +411,7 @@ status group_store_of_sample(struct group_store *store, uint64_t sample, int64_t
     struct lmdb_cursor cursor;
     uint8_t zero[LMDB_NUMBER_SIZE] = {0}, key[SAMPLE_KEY_SIZE];
     *count = 0;
-    if (!store->has_summaries) return OK;
+    if (!group_store_has_summaries(store)) return OK;
     TRY(lmdb_txn_begin_read(store->env, &txn));
     status result = lmdb_cursor_init(&cursor, txn, DBI_SAMPLES);
     if (result == OK) result = lmdb_cursor_seek(&cursor, group_store_sample_key(sample, zero, key));
