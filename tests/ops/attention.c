@@ -265,6 +265,7 @@ struct attention_reference {
     const struct attention_setup *setup;
     const struct attention_layout *layout;
     double *qkv, *out, *lse;     // results of attention
+    double products;             // the largest sum of the absolute products of a score
     double *grad_out, *grad_qkv; // NULL: no gradient
     const float *stored_out;     // the operation's own `out`, which attention_grad takes
 };
@@ -279,18 +280,25 @@ static double attention_dot(const double *a, const double *b, int size) {
     return sum;
 }
 
+static double attention_absolute_dot(const double *a, const double *b, int size) {
+    double sum = 0;
+    for (int d = 0; d < size; d++) sum += fabs(a[d] * b[d]);
+    return sum;
+}
+
 // probs[t] = the softmax of the scores of query `query` of the span over the tokens that it sees, 0 for other tokens.
 // Returns the log-sum-exp of the scores.
-static double attention_reference_softmax(const struct attention_reference *r, const struct attention_span *span,
+static double attention_reference_softmax(struct attention_reference *r, const struct attention_span *span,
                                           int64_t query, int head, double *probs) {
     const struct attention_setup *s = r->setup;
-    int key = s->heads.query + head / (s->heads.query / s->heads.key);
+    int key = s->heads.query + head / (s->heads.query / s->heads.key), size = s->heads.size;
+    const double *own = attention_head(r, span->q_begin + query, head), scale = (double)s->scale;
     double max = -INFINITY, sum = 0;
     for (int64_t t = 0; t < r->layout->tokens; t++) {
-        bool seen = attention_sees(span, query, r->layout->slots[t]);
-        probs[t] = seen ? (double)s->scale * attention_dot(attention_head(r, span->q_begin + query, head),
-                                                           attention_head(r, t, key), s->heads.size)
-                        : -INFINITY;
+        probs[t] = -INFINITY;
+        if (!attention_sees(span, query, r->layout->slots[t])) continue;
+        probs[t] = scale * attention_dot(own, attention_head(r, t, key), size);
+        r->products = fmax(r->products, scale * attention_absolute_dot(own, attention_head(r, t, key), size));
         max = fmax(max, probs[t]);
     }
     for (int64_t t = 0; t < r->layout->tokens; t++) sum += probs[t] = exp(probs[t] - max);
@@ -319,7 +327,7 @@ static void attention_reference_grad(const struct attention_reference *r, int64_
     }
 }
 
-static void attention_reference_run(const struct attention_reference *r) {
+static void attention_reference_run(struct attention_reference *r) {
     const struct attention_setup *s = r->setup;
     int size = s->heads.size;
     double probs[max_tokens];
@@ -374,12 +382,17 @@ static void attention_near(struct harness *h, const struct attention_setup *s, c
     harness_hold(h, sqrt(error) <= 0.005 * sqrt(sum), "%s: relative error %.3g", what, sqrt(error / sum));
 }
 
+// The error allowed in a score, which may be small though its products are large.
+static double attention_score_error(const struct harness *h, const struct attention_reference *r) {
+    return r->products * (0x1p-22 + h->product_error);
+}
+
 static void attention_results_near(struct harness *h, const struct attention_setup *s,
                                    const struct attention_reference *r) {
-    // Scores are float32 sums of up to 128 products. A rounded probability is off by 2^-9 of itself, and a value is at
-    // most 7. A score's sum of absolute products is below 20.
-    attention_near(h, s, "out", s->out, r->out, 3e-5 + 20 * h->product_error, 7 * 0x1p-9);
-    harness_near(h, "lse", s->lse, r->lse, 2e-6 + 20 * h->product_error, 2e-6);
+    // A probability is off by its score's error of itself, or by 2^-9 if it is rounded, and a value is at most 7.
+    const double score = attention_score_error(h, r);
+    attention_near(h, s, "out", s->out, r->out, 3e-5 + 4 * score, 7 * 0x1p-9);
+    harness_near(h, "lse", s->lse, r->lse, 2e-6 + score, 2e-6);
 }
 
 static void attention_check_forward_of(struct harness *h, struct attention_setup *s, const struct attention_layout *l) {
@@ -426,7 +439,8 @@ static struct attention_reference attention_grad_of(struct harness *h, const str
     // A rounded gradient of a score is off by 2^-9 of itself, and the terms of an element add up to 50 or less. The
     // gradients of a key and a value are sums over the heads that use them.
     const double heads = sqrt((double)s->heads.query / s->heads.key);
-    attention_near(h, s, "grad_qkv", grad_qkv, r.grad_qkv, (5e-5 + 20 * h->product_error) * heads, 0.1 * heads);
+    const double bound = 5e-5 + 10 * attention_score_error(h, &r);
+    attention_near(h, s, "grad_qkv", grad_qkv, r.grad_qkv, bound * heads, 0.1 * heads);
     return r;
 }
 

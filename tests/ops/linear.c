@@ -28,9 +28,10 @@ struct linear_case {
 
 // The error allowed in a float32 sum of `terms` products of standard normal numbers. A chain's partial sums grow as the
 // square root of their number, so its rounding errors add up to 2^-24 / sqrt(3) * terms / sqrt(2) on average. The bound
-// is six times that, and for short sums 3e-6 times the square root of their number. Errors of products are independent.
+// is eight times that, and for short sums 3e-6 times the square root of their number. Errors of products are
+// independent.
 static double linear_bound(const struct harness *h, int64_t terms) {
-    return fmax(3e-6 * sqrt((double)terms), 1.5e-7 * (double)terms) + 1e-6 + 6 * h->product_error * sqrt((double)terms);
+    return fmax(3e-6 * sqrt((double)terms), 2e-7 * (double)terms) + 1e-6 + 6 * h->product_error * sqrt((double)terms);
 }
 
 // Adds `before` to a product of `type`. Returns the error allowed for it: a product of bfloat16 may be rounded before

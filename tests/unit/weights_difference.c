@@ -37,7 +37,7 @@ struct versions {
 
 static void open_versions(struct versions *versions, size_t size) {
     *versions = (struct versions){.size = size, .before = malloc(size), .after = malloc(size)};
-    for (size_t i = 0; i < size; i++) versions->before[i] = (uint8_t)rng_bits(size, i / 8, 0) >> i % 8;
+    for (size_t i = 0; i < size; i++) versions->before[i] = (uint8_t)(rng_bits(size, i / 8, 0) >> 8 * (i % 8));
     memcpy(versions->after, versions->before, size);
     for (size_t i = 0; i < size; i += 200) versions->after[i] ^= 1;
     versions->base = new_file(versions->before, size);
