@@ -124,6 +124,7 @@ sees() {
 }
 wait_until 60 sees || fail "the page does not see the processes"
 ! grep -q "cannot be watched: " "$work/page.html" || fail "the page says that it does not see the processes"
+expect 64 "--machine none: the pipeline file has no machine of that name" "$bin/caravan" view "$work/shared" --machine none
 touch "$work/go"
 wait_for_both
 check_steps shared 8

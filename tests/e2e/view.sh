@@ -153,6 +153,7 @@ grep -q 'frames that this machine does not have' "$work/page.html" || fail "it i
 [ "$(cat "$work"/alone/store/groups.lmdb "$work"/alone/ledger.lmdb | sha256sum)" = "$hash" ] || fail "a store or the ledger was changed"
 expect 65 "$work/nothing: No such file" "$bin/caravan" view "$work/nothing"
 expect 65 "neither a run nor a store" "$bin/caravan" view "$work/data"
+expect 64 "--machine one: $work/alone/store is not a run" "$bin/caravan" view "$work/alone/store" --machine one
 expect 64 "two operands have the name alone" "$bin/caravan" view "$work/alone" "$work/alone"
 [ "$(weights_of alone)" = "$want" ] || fail "the weights were changed"
 

@@ -15,6 +15,7 @@
 #include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/base/signals.h"
+#include "tools/deployment.h"
 #include "tools/tools.h"
 
 struct view_options {
@@ -348,6 +349,7 @@ status view_main(struct subcommand_call *call) {
     const struct view_options *given = call->given;
     struct view view = {.machine = given->machine, .key = given->key};
     status result = OK;
+    int here;
     signal(SIGPIPE, SIG_IGN);
     view.sources = arena_alloc(&view.arena, (size_t)call->count * sizeof *view.sources);
     memset(view.sources, 0, (size_t)call->count * sizeof *view.sources);
@@ -355,6 +357,11 @@ status view_main(struct subcommand_call *call) {
         view.source_count++;
         TRY_TO(result, done, view_open_source(&view, &view.sources[i], call->list[i]));
     }
+    if (view.machine && !view.sources[0].run) {
+        result = fail(USAGE, "--machine %s: %s is not a run", view.machine, view.sources[0].path);
+        goto done;
+    }
+    if (view.machine) TRY_TO(result, done, deployment_find_here(view.sources[0].pipeline, view.machine, &here));
     if (given->html) {
         // The supervisors of a run report once a second.
         TRY_TO(result, done, view_live_open(&view));
