@@ -283,6 +283,15 @@ grep -qxF "  --set 'optim.device=cuda:[0,1]'" "$work/out" && ! grep -q 'ranks sh
 [ "$(grep -c '^optim, one of 2 ranks: [0-9.]* GB$' "$work/out")" = 2 ]
 "$BIN/caravan" plan pipelines/seed-bench-r1-care.yaml --set model=7b --gpu h100 --gpus 4 --set optim.ranks=4 >"$work/out" || [ $? = 65 ]
 grep -qxF "$(sed -n 's/^    \(optim, one of 4 ranks: .*\)/\1/p' MANUAL.md)" "$work/out"
+# Two ranks would not share a GPU, and where they have too little room more of them would help.
+for device in "" "cuda:0" "cuda:[0-1]"; do
+    code=0
+    "$BIN/caravan" plan "$@" --set optim.ranks=4 ${device:+--set optim.device=$device} >"$work/out" 2>"$work/err" || code=$?
+    [ "$code" = 65 ] && grep -q '^caravan: optim.device: 4 ranks would share cuda.*: each needs a GPU of its own' "$work/err" && [ ! -s "$work/out" ]
+done
+"$BIN/caravan" plan pipelines/seed-bench-r1-care.yaml --set model=7b --gpu a100-40gb --gpus 3 --set optim.ranks=3 >"$work/out" || [ $? = 65 ]
+grep -qxF 'or give a stage another GPU, with `device` (--gpus 3 shows how) or `on`' "$work/out"
+grep -qxF "or share optim's arrays among more GPUs, with optim.ranks and --gpus" "$work/out"
 for wrong in "--gpus 2 --set rollout.device=cuda:2" "--gpus 0" "--gpus 2 --set optim.ranks=3"; do
     code=0
     "$BIN/caravan" plan "$@" $wrong >"$work/out" 2>"$work/err" || code=$?

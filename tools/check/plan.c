@@ -130,7 +130,11 @@ static status plan_print_advice(const struct resource_plan *plan, const char *de
         printf("  %8.2f  %s%s\n", (double)(total - bytes) * 1e-9, text, bytes <= capacity ? ", and then it fits" : "");
         if (bytes <= capacity && !fitting->size) buf_puts(fitting, text);
     }
-    printf("or give a stage another GPU, with `device` (--gpus 2 shows how) or `on`\n");
+    const struct pipeline_stage *optim = pipeline_optim(plan->pipeline);
+    const int ranks = optim && pipeline_stage_ranks(optim) ? optim->replicas : 0;
+    printf("or give a stage another GPU, with `device` (--gpus %d shows how) or `on`\n", ranks > 2 ? ranks : 2);
+    if (optim && pipeline_stage_runs_on(optim, machine))
+        printf("or share optim's arrays among %s GPUs, with optim.ranks and --gpus\n", ranks ? "more" : "several");
     return OK;
 }
 
@@ -206,6 +210,22 @@ static status plan_print_gpus(const struct resource_plan *plan, int machine, uin
     return OK;
 }
 
+// Each rank needs a GPU of its own. DATAERR.
+static status plan_check_ranks(const struct resource_plan *plan) {
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct planned_stage *stage = &plan->stages[i];
+        const int ranks = pipeline_stage_ranks(stage->stage) ? stage->stage->replicas : 0;
+        const int machine = ranks ? pipeline_stage_machine(stage->stage, 0) : 0;
+        for (int slot = 0; slot < ranks && !stage->on_cpu && strcmp(stage->devices[slot], "emulated") != 0; slot++)
+            if (planned_stage_replicas_on(stage, stage->devices[slot], machine, slot))
+                return fail(DATAERR,
+                            "%s.device: %d ranks would share %s: each needs a GPU of its own, as cuda:[0-%d] says, or "
+                            "--gpus",
+                            stage->stage->name, ranks, stage->devices[slot], ranks - 1);
+    }
+    return OK;
+}
+
 // Prints what the run writes on a machine.
 static status plan_print_disk(const struct resource_plan *plan, int machine) {
     struct disk_needs needs;
@@ -274,6 +294,7 @@ status plan_main(struct subcommand_call *call) {
     }
     subcommand_set_publish(pipeline);
     TRY_TO(result, done, resource_plan_make(&plan, pipeline, &resources));
+    TRY_TO(result, done, plan_check_ranks(&plan));
     for (int m = 0; m < machines; m++) {
         int before = 0;
         while (before < m && !plan_same_machine(&plan, before, m)) before++;
