@@ -183,7 +183,7 @@ static status checkpoint_read(struct optim *optim, struct arena *arena, const ch
 }
 
 // Returns the path of the newest checkpoint or state of a step below `below`, of one step the checkpoint; NULL when
-// there is none. Sets *step and *whole.
+// there is none. Sets *step and *whole. It was complete when it got its name, so one that lacks a file is damaged.
 static char *checkpoint_find(const struct optim *optim, struct arena *arena, int64_t below, int64_t *step,
                              bool *whole) {
     char *path = NULL;
@@ -194,7 +194,7 @@ static char *checkpoint_find(const struct optim *optim, struct arena *arena, int
         const bool is_whole = number >= 0;
         if (!is_whole) number = checkpoint_number(entry->d_name, "state");
         if (number < *step || (number == *step && !is_whole) || number >= below) continue;
-        if (number < 0 || !checkpoint_is_complete(entries, entry->d_name)) continue;
+        if (number < 0) continue;
         path = path_join(arena, optim->options->out, entry->d_name);
         *step = number;
         *whole = is_whole;

@@ -115,6 +115,8 @@ done
 echo "step 3" >broken/step-000003/progress
 truncate -s 1000 broken/step-000002/training.safetensors
 expect 65 "progress: .*: the checkpoint is damaged: remove broken/step-000003, and the training goes on from broken/step-000001$" optim --out broken
+rm broken/step-000003/progress
+expect 65 "progress: No such file.*: the checkpoint is damaged: remove broken/step-000003, and the training goes on from broken/step-000001$" optim --out broken
 rm -r broken/step-000001 broken/step-000002
 expect 65 "the checkpoint is damaged: remove broken/step-000003, and the training begins anew$" optim --out broken
 
