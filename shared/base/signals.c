@@ -27,7 +27,8 @@ status signals_open(void) {
     if (pipe2(signals_pipe, O_CLOEXEC | O_NONBLOCK)) return fail(UNAVAILABLE, "pipe: %s", strerror(errno));
     struct sigaction stop = {.sa_handler = signals_on_stop};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
-    if (sigaction(SIGTERM, &stop, NULL) || sigaction(SIGINT, &stop, NULL) || sigaction(SIGPIPE, &ignore, NULL))
+    if (sigaction(SIGTERM, &stop, NULL) || sigaction(SIGINT, &stop, NULL) || sigaction(SIGPIPE, &ignore, NULL) ||
+        sigaction(SIGXFSZ, &ignore, NULL))
         return fail(BUG, "sigaction: %s", strerror(errno));
     return OK;
 }

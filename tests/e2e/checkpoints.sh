@@ -2,7 +2,6 @@
 # and a disk that is full for a while. `prlimit --fsize` stands for the full disk: no file may grow beyond it.
 . "$(dirname "$0")/common.sh"
 . "$(dirname "$0")/run-helpers.sh"
-trap '' XFSZ # writing more than allowed is then an error, as on a full disk
 runner= pid=
 trap 'kill $runner $pid 2>/dev/null || true; rm -rf "$work"' EXIT
 

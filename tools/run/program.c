@@ -108,6 +108,7 @@ _Noreturn static void filter_exec(const struct filter *filter, pid_t parent, int
     dup2(in, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(UNAVAILABLE); // it ended before prctl
     if (chdir(filter->directory)) {

@@ -759,6 +759,7 @@ static status supervisor_open(struct supervisor *supervisor) {
         if (before.sa_handler != SIG_IGN) sigaddset(&set, stops[i]);
     }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return fail(BUG, "sigprocmask: %s", strerror(errno));
     supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (supervisor->signal_fd < 0) return fail(UNAVAILABLE, "signalfd: %s", strerror(errno));
