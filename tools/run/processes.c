@@ -154,7 +154,8 @@ static void process_describe_end(const struct process *process, int number, int 
     const bool full = !statvfs(process->log, &disk) && disk.f_bavail * disk.f_frsize < little;
     const struct pipeline_stage *stage = process->replica->stage;
     // A page of a mapped file that cannot be read, or has been damaged since it was opened.
-    const char *store = stage->kind && (number == SIGBUS || number == SIGSEGV) ? pipeline_value(stage, "store") : NULL;
+    const bool opens = stage->kind && !(process->replica->rank && process->replica->number > 1);
+    const char *store = opens && (number == SIGBUS || number == SIGSEGV) ? pipeline_value(stage, "store") : NULL;
     if (number)
         snprintf(text, PROCESS_END_SIZE, "was killed by signal %d (%s) (see %s)%s%s%s", number, strsignal(number),
                  process->log, store ? ": if its store is damaged, remove " : "", store ? store : "",
@@ -186,6 +187,7 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
     const int number = WIFSIGNALED(state) ? WTERMSIG(state) : 0, code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
     char end[PROCESS_END_SIZE];
     process->failed = number || code;
+    process->code = number ? 0 : code;
     // A wrong command line and bad input stay so, and end the run at once, whoever ended first.
     const bool final = !number && (code == USAGE || code == DATAERR), with_other = process->ended_by_other;
     process->ended_by_other = false;
@@ -193,8 +195,13 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
         *how = NULL;
         return OK;
     }
-    if (!process->failed && process->replica->rank) {
-        *how = "ended as it was asked to; starting it again";
+    if (processes->ending && code && !number) {
+        process_describe_end(process, number, code, end);
+        snprintf(text, sizeof text, "%s", end);
+        return OK;
+    }
+    if (!process->failed && process->replica->rank) { // rank 0 has let the others go, and says why as it ends
+        *how = process == counts ? "ended as it was asked to; starting it again" : NULL;
         process->start_after = now + restart_seconds;
         return OK;
     }

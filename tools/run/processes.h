@@ -12,6 +12,7 @@ struct process {
     const char *log;       // RUN/logs/NAME.log
     char **argv;           // of its program, ends with NULL
     bool failed;           // its last end was none that a stage means
+    int code;              // with which it last ended; 0: it was killed, too
     bool ended_by_other;   // killed because another rank of its stage had ended
     pid_t pid;             // also its process group; 0: not running
     double started;        // clock_monotonic() of the last start
@@ -26,6 +27,7 @@ struct processes {
     struct process *list;
     size_t count;
     const char *logs; // the directory of the logs
+    bool ending;      // the run is: none is started again
     struct arena arena;
 };
 
@@ -44,7 +46,7 @@ status processes_start(struct processes *processes, double now);
 // process, or NULL. `settled` is the number of groups that the run is done with. OK when the process shall be
 // restarted; *how says how it ended and when it is started again, and is valid until the next call; it is NULL for a
 // rank that processes_end_ranks has killed. A rank that ends well, as it was asked to, has not failed. Else USAGE,
-// DATAERR, UNAVAILABLE or BUG: the run must end.
+// DATAERR, UNAVAILABLE or BUG: the run must end. While it is ending, OK, and a failure is only described.
 status processes_reap(struct processes *processes, double now, int64_t settled, struct process **ended,
                       const char **how);
 

@@ -240,8 +240,8 @@ static void supervisor_log_failure(const struct supervisor *supervisor, status r
 }
 
 // Logs how many notices were left out since the last one of the same stage, where it is time (`all`: everywhere). A
-// quarantined sample stands in the source's log, whichever stage found it. Once the run is stopping, the last one of
-// optim is logged itself: it may say what the run waits for.
+// quarantined sample stands in the source's log, whichever stage found it. The last one of optim is logged itself: it
+// may say what the run waits for.
 static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
     for (int i = 0; i < NOTICE_SENDERS && *supervisor->notices[i].name; i++) {
         struct notice_sender *sender = &supervisor->notices[i];
@@ -249,8 +249,7 @@ static void supervisor_sum_up(struct supervisor *supervisor, bool all) {
         if (!sender->left_out) continue;
         notice_sender_refill(sender, clock_monotonic());
         if (sender->spare < 1 && !all) continue;
-        const bool last = supervisor->state >= SUPERVISOR_STOPPING && sender->replica &&
-                          !strcmp(sender->name, stage_kinds[STAGE_OPTIM].name);
+        const bool last = sender->replica && !strcmp(sender->name, stage_kinds[STAGE_OPTIM].name);
         if (last) sender->left_out--;
         if (sender->replica > 1) snprintf(number, sizeof number, "-%lld", (long long)sender->replica);
         if (sender->left_out)
@@ -302,6 +301,7 @@ static void supervisor_stop(struct supervisor *supervisor, status result, bool e
     snprintf(supervisor->reason, sizeof supervisor->reason, "%s", reason);
     supervisor_sum_up(supervisor, true);
     supervisor->state = SUPERVISOR_STOPPING;
+    supervisor->processes.ending = true;
     if (result != OK && result != END) supervisor_log(supervisor, EVENT_FAILED, "", "%s", supervisor->reason);
     service_notify(&supervisor->service, "STOPPING=1");
     const char *here = deployment_machine(supervisor->deployment, supervisor->deployment->here);
@@ -375,6 +375,7 @@ static void supervisor_kill_late(struct supervisor *supervisor) {
     for (size_t i = 0; i < supervisor->processes.count; i++) {
         const struct process *process = &supervisor->processes.list[i];
         if (!process->pid) continue;
+        if (process->replica->stage == optim && process->replica->number > 1) continue; // rank 0 saves, and lets it go
         if (process->replica->stage == optim) {
             run_status_summary(supervisor->run_status, clock_monotonic(), &run);
             const bool failing = run.failed_saves > 0 && *supervisor->optim_notice;
@@ -424,7 +425,12 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
             processes_end_ranks(&supervisor->processes, ended->replica->stage, INFINITY, ended->start_after);
             if (pipeline_stage_machine_count(ended->replica->stage) > 1) supervisor_tell(supervisor, &end);
         }
-        if (stopping) continue; // its last report may still come
+        if (stopping) { // its last report may still come; what optim could not save is lost
+            if (first && how && ended->code &&
+                ended->replica->stage == pipeline_optim(supervisor->deployment->pipeline))
+                supervisor_log(supervisor, EVENT_NOTICE, ended->name, "%s %s", ended->name, how);
+            continue;
+        }
         run_status_forget(supervisor->run_status, ended->replica);
         if (result == OK) {
             run_status_restarted(supervisor->run_status, ended->replica);
