@@ -122,16 +122,20 @@ change 's/frames: {/frames: {store: data\/train.jsonl/' && finds 5:21 "frames: s
 change 's/rollout: {device: cpu/rollout: {device: "cuda:99"/' && finds 6:23 'rollout: device cuda'
 
 # Ranks: each has a GPU of its own, or they share the CPU.
-change 's/optim: {device: cpu/optim: {device: cpu, ranks: 3/'
-"$bin/caravan" check "$work/p.yaml" >"$work/out" 2>&1 || fail "three ranks: $(cat "$work/out")"
-grep -q ': no mistakes: p, 6 stages in 8 processes' "$work/out" || fail "three ranks: $(cat "$work/out")"
-change 's/optim: {device: cpu/optim: {device: cpu, gradients: g.safetensors, ranks: 3/' && finds 9:37 'optim: gradients: not with 3 ranks'
-change 's/optim: {device: cpu/optim: {ranks: 3/' && finds 9:20 'optim: ranks: 3 ranks need `device`: cpu, or so many GPUs: cuda:\[0-2\]'
+change 's/optim: {device: cpu/optim: {device: cpu, ranks: 2/'
+"$bin/caravan" check "$work/p.yaml" >"$work/out" 2>&1 || fail "two ranks: $(cat "$work/out")"
+grep -q ': no mistakes: p, 6 stages in 7 processes' "$work/out" || fail "two ranks: $(cat "$work/out")"
+change 's/optim: {device: cpu/optim: {device: cpu, gradients: g.safetensors, ranks: 2/' && finds 9:37 'optim: gradients: not with 2 ranks'
+change 's/optim: {device: cpu/optim: {ranks: 2/' && finds 9:20 'optim: ranks: 2 ranks need `device`: cpu, or so many GPUs: cuda:\[0-1\]'
 change 's/optim: {device: cpu/optim: {ranks: 3, device: "cuda:[0-1]"/'
 expect 65 'p.yaml:9:31: optim: device: cuda:\[0-1\]: ranks 0 and 2 of 3 would share cuda:0' "$bin/caravan" check "$work/p.yaml"
 change 's/optim: {device: cpu/optim: {ranks: 2, device: "cuda"/'
 expect 65 'p.yaml:9:31: optim: device: cuda: ranks 0 and 1 of 2 would share cuda' "$bin/caravan" check "$work/p.yaml"
 expect 65 'p.yaml:9:31: optim: device: cuda: ranks 0 and 1 of 2 would share cuda' "$bin/caravan" run "$work/p.yaml"
+expect 0 'warning: optim: ranks: 9 ranks, but a step trains 2 at a time (groups_per_step \* parts): the others only wait' "$bin/caravan" check "$work/good.yaml" --set optim.device=cpu --set optim.ranks=9
+"$bin/caravan" check "$work/good.yaml" --set optim.device=cpu --set optim.ranks=9 --set optim.parts=9 >"$work/out" 2>&1 || fail "parts: $(cat "$work/out")"
+! grep -q warning "$work/out" || fail "ranks that share parts of groups: $(cat "$work/out")"
+expect 0 'warning: optim: publish: lend: weights on the CPU are not lent' "$bin/caravan" check "$work/good.yaml" --set optim.device=cpu --set optim.publish=lend
 expect 0 '^--set: warning: optim: lr: 10: ' "$bin/caravan" check "$work/good.yaml" --set optim.lr=10
 
 # A chat template of the model's own is not used: what differs is said. White space and quotes do not count.

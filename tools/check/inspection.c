@@ -96,6 +96,15 @@ static void inspection_look_at_ranks(struct inspection *inspection, const struct
     if (ranks > 1 && !device)
         inspection_add(inspection, MISTAKE, optim, "ranks", "%d ranks need `device`: cpu, or so many GPUs: cuda:[0-%d]",
                        ranks, ranks - 1);
+    const struct optim_options *values = pipeline_options(optim);
+    const int64_t leaves = values->groups_per_step * (values->parts ? values->parts : 1);
+    if (all > leaves)
+        inspection_add(inspection, WARNING, optim, ranks > 1 ? "ranks" : "on",
+                       "%d ranks, but a step trains %lld at a time (groups_per_step * parts): the others only wait",
+                       all, (long long)leaves);
+    if (values->publish != OPTIM_PUBLISH_FILES && device && !strcmp(device, "cpu"))
+        inspection_add(inspection, WARNING, optim, "publish", "%s: weights on the CPU are not lent: they go into files",
+                       pipeline_value(optim, "publish"));
     if (all && pipeline_stage_machine_count(optim) > 1 && (!device || strcmp(device, "cpu") != 0))
         inspection_add(inspection, WARNING, optim, device ? "device" : "on",
                        "gradients and weights that go from GPU to GPU between machines are not encrypted; with "
