@@ -199,8 +199,11 @@ status wire_admits(const struct wire_self *self, const struct wire_message *hell
             return fail(DATAERR, "%.*s's settings differ between %.100s-%d%s%.100s and %s-%d%s%s",
                         (int)(equals - difference), difference, hello->name, replica, *hello->machine ? " on " : "",
                         hello->machine, self->name, self->replica, *self->machine ? " on " : "", self->machine);
-        return fail(DATAERR, "%.100s-%d belongs to another run than %s-%d: their pipeline files differ", hello->name,
-                    replica, self->name, self->replica);
+        return fail(DATAERR,
+                    "%.100s-%d%s%.100s belongs to another run than %s-%d%s%s: their pipeline files differ, in stages, "
+                    "machines or ranks",
+                    hello->name, replica, *hello->machine ? " on " : "", hello->machine, self->name, self->replica,
+                    *self->machine ? " on " : "", self->machine);
     }
     // It runs where it says, has that machine's key, and may have this purpose. Programs that watch a run are no
     // processes of it; they run on one of its machines.

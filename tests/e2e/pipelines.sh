@@ -298,6 +298,14 @@ for wrong in "--gpus 2 --set rollout.device=cuda:2" "--gpus 0" "--gpus 2 --set o
     [ "$code" = 64 ] && grep -q 'gpus' "$work/err"
 done
 
+# Outside a job there is one node, as plan says; in one, or with its nodes named, there are all of them.
+slurm="pipelines/video-r1-care-slurm.yaml --gpu h100 --set model=7b"
+code=0
+env -u SLURM_JOB_NODELIST "$BIN/caravan" plan $slurm >"$work/out" 2>"$work/err" || code=$?
+[ "$code" = 65 ] && grep -q '^caravan: outside a Slurm job all stages are counted on one node' "$work/err"
+SLURM_JOB_NODELIST='n[1-2]' "$BIN/caravan" plan $slurm >"$work/out" 2>"$work/err"
+grep -qx 'cuda of n1' "$work/out" && ! grep -q . "$work/err"
+
 # Groups that are given: their longest is assumed, or said. A rollout says it itself.
 set -- pipelines/sft-video-r1.yaml --set model=7b --gpu h200
 sum() { "$BIN/caravan" plan "$@" | sed -n 's/^together \([0-9]*\)\.\([0-9]*\) of .*/\1\2/p'; }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/log.h"
 #include "shared/resources/resource_plan.h"
 #include "tools/tools.h"
 
@@ -295,6 +296,9 @@ status plan_main(struct subcommand_call *call) {
     subcommand_set_publish(pipeline);
     TRY_TO(result, done, resource_plan_make(&plan, pipeline, &resources));
     TRY_TO(result, done, plan_check_ranks(&plan));
+    if (pipeline->slurm && !pipeline->slurm_job)
+        log_info(
+            "outside a Slurm job all stages are counted on one node; with SLURM_JOB_NODELIST='n[1-2]' set, on two");
     for (int m = 0; m < machines; m++) {
         int before = 0;
         while (before < m && !plan_same_machine(&plan, before, m)) before++;
