@@ -43,6 +43,7 @@ sanitize: ## run unit, operation and end-to-end tests under the address and unde
 	@rm -f build-asan/report.*; mkdir -p build-asan
 	+@UBSAN_OPTIONS="print_stacktrace=1:log_exe_name=1:log_path='$(CURDIR)/build-asan/report'" \
 	 ASAN_OPTIONS="detect_stack_use_after_return=1:log_exe_name=1:log_path='$(CURDIR)/build-asan/report'" \
+	 LSAN_OPTIONS="suppressions='$(CURDIR)/tests/support/libzmq-leaks':print_suppressions=0" \
 	 $(MAKE) --no-print-directory -s BUILD=build-asan OPTIMIZE="$(SANITIZE_OPTIMIZE)" WERROR= SANITIZE="$(ASAN_FLAGS)" WITHOUT="$(ASAN_WITHOUT) $(WITHOUT)" check; \
 	 $(call REPORTED,build-asan)
 
