@@ -1,8 +1,8 @@
 // Requests to stop, and input that is read until one comes.
 //
 // SIGTERM and SIGINT ask to stop, however often they come: a service manager and the supervisor may both send one while
-// optim writes its checkpoint. Only SIGKILL ends the program at once. SIGPIPE and SIGXFSZ are ignored: writers see EPIPE
-// and EFBIG.
+// optim writes its checkpoint. Only SIGKILL ends the program at once. SIGPIPE and SIGXFSZ are ignored: writers see
+// EPIPE and EFBIG.
 #pragma once
 
 #include <stdbool.h>
