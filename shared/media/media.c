@@ -204,7 +204,7 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
 static status media_check_file_inside(const char *root, const char *path) {
     char real[PATH_MAX];
     const size_t size = strcmp(root, "/") ? strlen(root) : 0;
-    if (!realpath(path, real)) return OK; // opening it says what is wrong
+    if (!realpath(path, real)) return media_read_fail(); // a magic link of /proc can be opened all the same
     if (!strncmp(real, root, size) && (real[size] == '/' || !real[size])) return OK;
     return fail(BAD_SAMPLE, "it lies outside media_root, which media_outside refuses");
 }
@@ -221,6 +221,18 @@ status media_check_inside(const char *media_root, const char *path) {
     if (result == BAD_SAMPLE) result = OK; // decoding it says what is wrong
     for (size_t i = 0; result == OK && i < list.count; i++) result = media_check_file_inside(root, list.paths[i]);
     picture_list_release(&list);
+    return result;
+}
+
+status media_open_inside(int *fd, const char *media_root, const char *path) {
+    char opened[32];
+    *fd = open(path, O_PATH | O_CLOEXEC); // it is neither read nor waited for, whatever it is
+    if (*fd < 0) return media_read_fail();
+    snprintf(opened, sizeof opened, "/proc/self/fd/%d", *fd);
+    const status result = media_check_inside(media_root, opened);
+    if (result == OK) return OK;
+    close(*fd);
+    *fd = -1;
     return result;
 }
 
@@ -273,12 +285,12 @@ status media_get(struct frames_view *view, const struct media_source *source, co
         char *path = NULL, file_key[FRAME_KEY_SIZE] = "";
         result = part ? media_path(&path, &arena, source->media_root, media_uri(part))
                       : fail(BAD_SAMPLE, "the prompt has no such image or video");
-        if (result == OK && source->inside) result = media_check_inside(source->media_root, path);
         if (result == OK) {
             const bool video = part->kind == PART_VIDEO;
             const struct sampling_config sampling =
                 media_sampling(source->sampling ? source->sampling : &published, part);
-            result = media_key(file_key, path, video, &sampling, source->store);
+            if (source->inside) result = media_check_inside(source->media_root, path);
+            if (result == OK) result = media_key(file_key, path, video, &sampling, source->store);
             if (result == UNAVAILABLE) result = BAD_SAMPLE; // it is waited for, too
             if (result == OK && strcmp(file_key, key) != 0)
                 result = fail(BAD_SAMPLE, "the file or the options of the frames stage have changed");

@@ -58,8 +58,14 @@ struct sampling_config media_sampling(const struct sampling_config *sampling, co
 status media_path(char **path, struct arena *arena, const char *media_root, struct string uri);
 
 // BAD_SAMPLE when the file at `path`, or a picture of the directory at `path`, lies outside media_root (NULL: the
-// working directory) after all links are followed, or when media_root is gone. A file that is missing is not outside.
+// working directory) after all links are followed, when it has no name there (missing or deleted), or when media_root
+// is gone; UNAVAILABLE as media_decode. Another file may have the path when it is opened later: see media_open_inside.
 status media_check_inside(const char *media_root, const char *path);
+
+// Opens the file at `path` and checks it as media_check_inside, which the file then remains: /proc/self/fd/N with *fd
+// as N is the path of what was checked, whatever `path` leads to later. The caller closes *fd, which cannot be read
+// itself (O_PATH). Fails as media_check_inside, and then *fd is -1.
+status media_open_inside(int *fd, const char *media_root, const char *path);
 
 // Describes frames in the group's index-th medium, of those made by group_media. seconds_per_grid NaN: as measured.
 void media_describe(struct group *group, size_t index, const char *key, const struct frames *frames,

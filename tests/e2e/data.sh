@@ -41,8 +41,9 @@ grep -q 'ab汉.* is none of the 2 options' "$work/out" && iconv -f UTF-8 -t UTF-
 
 # Media outside media_root are counted.
 ln -s "$PWD/tests/data/media/three.mp4" "$work/videos/link.mp4"
-{ choice videos/link.mp4 A && choice videos/epic/v.mp4 A; } >"$work/outside.jsonl"
-data "$work/outside.jsonl" --format video-r1 --media-root "$work" | grep -q '^  outside media_root  *1$' || fail "a link out of media_root is not counted"
+{ choice videos/link.mp4 A && choice videos/epic/v.mp4 A && choice videos/none.mp4 A; } >"$work/outside.jsonl"
+expect 65 '1 media missing' data "$work/outside.jsonl" --format video-r1 --media-root "$work"
+grep -q '^  outside media_root  *1$' "$work/out" || fail "a link out of media_root is not counted"
 
 # The example records are records of their layouts, and the page shows them.
 for layout in caravan seed-bench-r1 video-r1 sft; do

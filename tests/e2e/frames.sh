@@ -91,9 +91,16 @@ ln -s "$media/photo.jpg" "$work/root/pictures/1.jpg"
     group far video "$media/b-frames.mp4"
     group out video out.mp4
     group pictures video pictures | sed 's/"video","video"/"video","frame_rate":2,"video"/'
+    group missing video clips/none.mp4
+    group nameless video /proc/self/fd/7
 } >"$work/paths"
+cp "$media/three.mp4" "$work/nameless.mp4"
+exec 7<"$work/nameless.mp4" # the stage inherits it
+rm "$work/nameless.mp4"
 "$bin/caravan-frames" --stdio --store "$work/inside" --media-root "$work/root" --media-outside refuse <"$work/paths" >"$work/first" 2>>"$work/log"
+exec 7<&-
 for id in up far out pictures; do expect_reason $id "outside media_root"; done
+for id in missing nameless; do expect_reason $id "No such file or directory"; done
 [ "$(grep -c '"media":\[{' "$work/first")" = 3 ] || fail "media_outside refuses a clip inside: $(cat "$work/first")"
 # What an earlier run decoded is refused all the same.
 group far video "$media/b-frames.mp4" >"$work/far"

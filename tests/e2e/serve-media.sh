@@ -1,6 +1,6 @@
 # caravan serve: a medium that takes long, a file whose content does not end until the test shortens it, does not delay
 # others. A stream goes on, and requests that came later are answered. Clients that go away meanwhile leave room for others,
-# and SIGTERM refuses what waits.
+# and SIGTERM refuses what waits. No request reads a file that has no name, as the media in other requests.
 . "$(dirname "$0")/common.sh"
 . tests/e2e/serve-helpers.sh
 
@@ -9,7 +9,20 @@ echo secret >"$work/key"
 slow() { truncate -s "$1" "$work/slow/${2:-clip}.mp4"; }
 mkdir "$work/slow"
 slow 1T
+cp tests/data/media/photo.jpg "$work/slow/photo.jpg"
+cp tests/data/media/photo.jpg "$work/nameless.jpg"
+exec 7<"$work/nameless.jpg" # the server inherits it
+rm "$work/nameless.jpg"
 serve slow "$work/model" --api-key-file "$work/key" --rows 2 --queue 2 --max-new-tokens 200000 --media-root "$work/slow"
+exec 7<&-
+about() { say POST /v1/chat/completions "{\"model\":\"start\",\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"$1\"}}]}]}" "$json" "$key"; }
+[[ $(readlink "/proc/$server/fd/7") == *'nameless.jpg (deleted)' ]] || fail "the server has no file without a name"
+for name in /proc/self/fd/7 /proc/self/fd/../fd/7 file:///proc/self/fd/7 nothing.jpg; do
+    about $name >"$work/refused"
+    grep -q '^HTTP/1.1 400 ' "$work/refused" && grep -q "$name: there is no such file below the media root" "$work/refused" || fail "$name is not refused: $(cat "$work/refused")"
+done
+about photo.jpg | grep -q '^HTTP/1.1 200 ' || fail "a picture below the media root is refused"
+
 begin 11 200000
 head -c 300 <&11 >/dev/null
 watch="{\"model\":\"start\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"video_url\",\"video_url\":{\"url\":\"clip.mp4\"}}]}]}"

@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
@@ -582,6 +584,45 @@ TEST(a_file_that_asks_for_too_much_is_a_bad_sample) {
         expect_bad_content(content.data, content.size, true, "cannot be opened: Invalid data");
         memcpy(table + 8, count, 4);
     }
+}
+
+TEST(a_file_that_was_found_below_the_media_root_stays_the_one_that_is_read) {
+    const char *root = unit_new_directory(), *outside = unit_new_directory();
+    char inside[PATH_MAX], other[PATH_MAX], link[PATH_MAX], opened[32];
+    struct stat checked, read;
+    int fd;
+    copy_picture(root, "a.jpg", "tests/data/media/photo.jpg");
+    copy_picture(outside, "b.jpg", "tests/data/media/photo-422.jpg");
+    snprintf(inside, sizeof inside, "%s/a.jpg", root);
+    snprintf(other, sizeof other, "%s/b.jpg", outside);
+    snprintf(link, sizeof link, "%s/link.jpg", root);
+    assert_int_equal(symlink("a.jpg", link), 0);
+    assert_int_equal(media_open_inside(&fd, root, link), OK);
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(symlink(other, link), 0);
+    snprintf(opened, sizeof opened, "/proc/self/fd/%d", fd);
+    assert_int_equal(stat(inside, &checked), 0);
+    assert_int_equal(stat(opened, &read), 0);
+    assert_int_equal(read.st_ino, checked.st_ino);
+    close(fd);
+    assert_int_equal(media_open_inside(&fd, root, link), BAD_SAMPLE);
+    assert_string_equal(fail_text(), "it lies outside media_root, which media_outside refuses");
+    assert_int_equal(fd, -1);
+}
+
+TEST(a_file_without_a_name_lies_below_no_media_root) {
+    char opened[32];
+    int fd;
+    const int nameless = memfd_create("medium", MFD_CLOEXEC);
+    assert_true(nameless >= 0);
+    snprintf(opened, sizeof opened, "/proc/self/fd/%d", nameless);
+    static const char *const roots[] = {NULL, "/", "tests/data/media"};
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        assert_int_equal(media_check_inside(roots[i], opened), BAD_SAMPLE);
+        assert_string_equal(fail_text(), "No such file or directory");
+        assert_int_equal(media_open_inside(&fd, roots[i], opened), BAD_SAMPLE);
+    }
+    close(nameless);
 }
 
 TEST(the_key_depends_on_content_and_sampling) {

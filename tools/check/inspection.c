@@ -358,8 +358,8 @@ static status inspection_visit_sample(void *context, const struct dataset_sample
         struct arena arena = {0};
         char *path = NULL;
         status result = media_path(&path, &arena, data->media_root, media_uri(part));
-        if (result == OK && data->inside) result = media_check_inside(data->media_root, path);
         if (result == OK && access(path, R_OK)) result = fail(BAD_SAMPLE, "%s", strerror(errno));
+        if (result == OK && data->inside) result = media_check_inside(data->media_root, path);
         data->media++;
         if (result == BAD_SAMPLE) {
             if (!data->missing++)

@@ -117,13 +117,14 @@ static status data_check_medium(struct data_report *report, const struct part *p
     status result = media_path(&path, &arena, NULL, media_uri(part));
     if (result == BAD_SAMPLE) data_list(report, DATA_MISSING, line, media_uri(part).data, fail_text());
     if (result != OK) goto done;
-    const char *wrong = stat(path, &info) ? strerror(errno) : NULL;
+    const bool missing = stat(path, &info);
+    const char *wrong = missing ? strerror(errno) : NULL;
     if (!wrong && (pictures ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode)))
         wrong = pictures ? "not a directory" : "not a file";
     if (!tfind(path, &report->seen, data_compare_paths)) {
         mem_checked(tsearch(mem_strdup(path), &report->seen, data_compare_paths));
         if (wrong) data_list(report, DATA_MISSING, line, path, wrong);
-        if (report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
+        if (!missing && report->media_root && media_check_inside(report->media_root, path) == BAD_SAMPLE)
             data_count(report, DATA_MEDIA, string_of("outside media_root"));
     }
     if (!wrong && opened) {

@@ -249,10 +249,12 @@ static status chat_open_medium(const struct chat *chat, const struct chat_prompt
     *fd = -1;
     if (!prompt->data_count || strncmp(name.data, chat_data_name, length) != 0) {
         TRY(media_path(path, arena, chat->given.media_root, name));
+        if (!prompt->inside) return OK;
+        const status opened = media_open_inside(fd, chat->given.media_root, *path);
         // A client does not learn which files there are outside.
-        if (prompt->inside && (!path_exists(*path) || media_check_inside(chat->given.media_root, *path) != OK))
-            return fail(BAD_SAMPLE, "there is no such file below the media root");
-        return OK;
+        if (opened == BAD_SAMPLE) return fail(BAD_SAMPLE, "there is no such file below the media root");
+        if (opened == OK) *path = arena_printf(arena, "/proc/self/fd/%d", *fd);
+        return opened;
     }
     const struct string base64 = prompt->data[strtoull(name.data + length, NULL, 10)];
     struct buf data = {0};
