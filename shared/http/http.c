@@ -1,5 +1,6 @@
 // The server: one libmicrohttpd daemon without threads, whose epoll descriptor lies in an epoll set of our own, beside
-// the sockets of the clients that wait. The library does not look at those: it would not see that one goes away.
+// the sockets of all clients. The library does not look at those that wait, and of the others it asks for edges: if the
+// end of a connection comes together with data, it reads the data and is never told of the end. So we watch for it.
 //
 // A request (`exchange`) begins in http_on_target, is handled in http_on_request, and ends in http_on_completed. While
 // it waits for its answer, or for more of it, its connection is suspended.
@@ -49,6 +50,8 @@ struct http_server {
 struct http_connection {
     int fd;
     double deadline; // for the beginning of a request, then for all of it; infinite while one is handled or answered
+    bool ended;      // the client sends nothing more; something that it sent may still be unread
+    struct http_exchange *exchange; // NULL until a request's first line has come
     struct http_connection *next;
 };
 
@@ -81,19 +84,23 @@ static struct http_connection *http_connection_of(struct MHD_Connection *connect
 
 // ---- waiting ----
 
+// Asks to be told once, also if it has come already, of the end of what a client sends. If this fails, it is only seen
+// later that the client has gone away.
+static void http_watch(const struct http_server *server, struct http_connection *connection, int operation) {
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = connection};
+    (void)epoll_ctl(server->epoll, operation, connection->fd, &event);
+}
+
 static void http_suspend(struct http_exchange *exchange) {
-    struct epoll_event event = {.events = EPOLLRDHUP, .data.ptr = exchange};
     MHD_suspend_connection(exchange->connection);
     exchange->suspended = true;
-    // If this fails, it is only seen later that the client has gone away.
-    (void)epoll_ctl(exchange->server->epoll, EPOLL_CTL_ADD, http_connection_of(exchange->connection)->fd, &event);
+    http_watch(exchange->server, http_connection_of(exchange->connection), EPOLL_CTL_MOD);
 }
 
 static void http_resume(struct http_exchange *exchange) {
     if (!exchange->suspended) return;
     exchange->suspended = false;
     exchange->server->resumed = true;
-    (void)epoll_ctl(exchange->server->epoll, EPOLL_CTL_DEL, http_connection_of(exchange->connection)->fd, NULL);
     MHD_resume_connection(exchange->connection);
 }
 
@@ -260,6 +267,7 @@ static void *http_on_target(void *context, const char *target, struct MHD_Connec
     struct http_exchange *exchange = NULL;
     http_connection_of(connection)->deadline = clock_monotonic() + server->options.timeout;
     NEW(&exchange, 1);
+    http_connection_of(connection)->exchange = exchange;
     exchange->server = server;
     exchange->target = arena_printf(&exchange->arena, "%s", target);
     exchange->next = server->exchanges;
@@ -321,6 +329,7 @@ static void http_on_completed(void *context, struct MHD_Connection *connection, 
     if (exchange->handled && server->options.ended)
         server->options.ended(server->options.context, &exchange->request, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     http_connection_of(connection)->deadline = clock_monotonic() + server->options.idle;
+    http_connection_of(connection)->exchange = NULL;
     while (*at != exchange) at = &(*at)->next;
     *at = exchange->next;
     if (exchange->response) MHD_destroy_response(exchange->response);
@@ -341,8 +350,10 @@ static void http_on_connection(void *context, struct MHD_Connection *connection,
         made->deadline = clock_monotonic() + server->options.idle;
         made->next = server->connections;
         server->connections = *tag = made;
+        http_watch(server, made, EPOLL_CTL_ADD);
         return;
     }
+    (void)epoll_ctl(server->epoll, EPOLL_CTL_DEL, made->fd, NULL);
     while (*at != made) at = &(*at)->next;
     *at = made->next;
     free(made);
@@ -451,6 +462,12 @@ int http_timeout_ms(const struct http_server *server) {
     return isinf(wait) ? -1 : (int)fmin(wait, 1e9);
 }
 
+// Whether a connection whose client sends nothing more has nothing left to read.
+static bool http_is_drained(int fd) {
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 status http_step(struct http_server *server) {
     const double end = clock_monotonic() + STEP_MS * 1e-3;
     MHD_UNSIGNED_LONG_LONG wait = 0;
@@ -461,8 +478,11 @@ status http_step(struct http_server *server) {
         const int count = epoll_wait(server->epoll, events, 16, 0);
         server->resumed = false;
         for (int i = 0; i < count; i++) {
-            struct http_exchange *exchange = events[i].data.ptr;
-            if (!exchange) continue; // the library's
+            struct http_connection *connection = events[i].data.ptr;
+            if (!connection) continue; // the library's
+            connection->ended = true;
+            struct http_exchange *exchange = connection->exchange;
+            if (!exchange || !exchange->suspended) continue;
             exchange->gone = true;
             http_resume(exchange);
         }
@@ -471,7 +491,9 @@ status http_step(struct http_server *server) {
         now = clock_monotonic();
     } while (more && now < end);
     for (struct http_connection *at = server->connections; at; at = at->next) {
-        if (at->deadline > now) continue;
+        // Half a request stays half a request if the library has read all and the client sends nothing more.
+        const bool aborted = at->ended && !more && isfinite(at->deadline) && http_is_drained(at->fd);
+        if (at->deadline > now && !aborted) continue;
         at->deadline = (double)INFINITY;
         shutdown(at->fd, SHUT_RDWR); // the library sees the end of the connection
     }

@@ -4,7 +4,7 @@
 // Before a request reaches the handler, its address was decoded strictly (400), it had exactly one Host header with a
 // name that is allowed (421), and a body came with its length (411), which was not above the limit (413). The library
 // itself answers 400, 414 and 431 for what is no HTTP or does not fit into a connection's memory. A connection that
-// takes too long to send a request, or to begin one, is closed.
+// takes too long to send a request, or to begin one, is closed, and so is one whose client goes away within a request.
 //
 // Nothing here may be called by two threads at a time.
 #pragma once

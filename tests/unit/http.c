@@ -418,6 +418,46 @@ TEST(a_client_that_goes_away_is_noticed_while_it_waits) {
     http_close(&server);
 }
 
+TEST(clients_that_go_away_within_a_request_make_room_at_once) {
+    enum { CONNECTIONS = 4, ABORTED = 64 };
+    struct http_server *server = serve(&(struct http_options){.connections = CONNECTIONS, .timeout = 600, .idle = 600});
+    SCOPED(struct buf, buf_release) text = {0};
+    const double start = clock_monotonic();
+    buf_printf(&text, "POST /page HTTP/1.1\r\nHost: %s\r\nContent-Length: 9\r\n\r\nbody", http_address(server));
+    const size_t sizes[] = {0, 8, 30, text.size - 4, text.size}; // up to the line, headers and body
+    for (int i = 0; i < ABORTED; i++) {
+        const int fd = client(server);
+        if (i % 2) step(server); // the end comes with the connection, or later
+        assert_int_equal(send(fd, text.data, sizes[i % 5], 0), sizes[i % 5]);
+        close(fd);
+    }
+    assert_int_equal(code_of(ask(server, "GET /page HTTP/1.1")), 200);
+    assert_true(clock_monotonic() - start < 20);
+    assert_int_equal(handled, 1);
+    while (http_timeout_ms(server) != -1) step(server); // nothing is left to wait for
+    assert_int_equal(http_open_requests(server), 0);
+    http_close(&server);
+}
+
+TEST(a_client_that_closes_its_side_after_a_request_gets_its_answer) {
+    static const char *const paths[] = {"/page", "/large"};
+    struct http_server *server = serve(&(struct http_options){.timeout = 600, .idle = 600});
+    for (int i = 0; i < 4; i++) {
+        SCOPED(struct buf, buf_release) text = {0}, answer = {0};
+        const int fd = client(server);
+        if (i % 2) step(server);
+        for (int j = 0; j < 2; j++) // two requests that are sent together
+            buf_printf(&text, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", paths[i / 2], http_address(server));
+        say(fd, text.data);
+        shutdown(fd, SHUT_WR);
+        assert_true(hear(server, fd, &answer, NULL)); // and then the connection is closed
+        assert_int_equal(code_of(answer.data), 200);
+        assert_int_equal(ended_sent, 2 * (i + 1));
+        close(fd);
+    }
+    http_close(&server);
+}
+
 TEST(a_client_that_reads_slowly_gets_all_of_a_stream) {
     struct http_server *server = serve(&(struct http_options){0});
     SCOPED(struct buf, buf_release) text = {0}, answer = {0};
