@@ -499,7 +499,10 @@ status serve_main(struct subcommand_call *call) {
     struct serve serve = {.given = call->given, .started = (int64_t)clock_realtime(), .prepared = -1};
     const char *model = call->list[0];
     const struct string last = subcommand_last_part(model);
+    const size_t length = serve.given->name ? strlen(serve.given->name) : 1;
     status result;
+    if (!length || length >= sizeof serve.name)
+        return fail(USAGE, "--name: must have from 1 to %zu bytes", sizeof serve.name - 1);
     snprintf(serve.name, sizeof serve.name, "%.*s", (int)last.size, last.data);
     if (serve.given->name) snprintf(serve.name, sizeof serve.name, "%s", serve.given->name);
     TRY(signals_open());
