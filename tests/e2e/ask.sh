@@ -68,7 +68,10 @@ fi
 make_tiny_model
 "$bin/caravan" ask "$work/model" --max-new-tokens 4 "What is it?" >/dev/null 2>"$work/err"
 grep -q 'was never trained' "$work/err" || fail "a random model is taken for a trained one: $(cat "$work/err")"
-expect 65 'missing: no tokenizer.json' "$bin/caravan" ask "$work/missing" "What is it?"
+mkdir "$work/empty"
+expect 65 'empty: no tokenizer.json' "$bin/caravan" ask "$work/empty" "What is it?"
+expect 65 'ask: .*/missing: No such file or directory' "$bin/caravan" ask "$work/missing" "What is it?"
+expect 65 'ask: .*/data.jsonl: Not a directory' "$bin/caravan" ask "$work/data.jsonl" "What is it?"
 expect 65 'no-clip.mp4: No such file' "$bin/caravan" ask $model --media "$work/no-clip.mp4" "What is it?"
 echo text >"$work/text.mp4"
 expect 65 'text.mp4: ' "$bin/caravan" ask $model --media "$work/text.mp4" "What is it?"

@@ -204,6 +204,8 @@ fi
 grep -q '^HTTP/1.1 503 ' "$work/waiting" && grep -q 'the server is ending' "$work/waiting" || fail "not refused: $(cat "$work/waiting")"
 expect 64 'say with --host' "$bin/caravan" serve "$work/nowhere" --listen 0.0.0.0:0
 expect 64 'rows' "$bin/caravan" serve "$work/nowhere" --rows 257
+expect 65 'serve: .*/nowhere: No such file or directory' "$bin/caravan" serve "$work/nowhere" --listen 127.0.0.1:0
+expect 65 'serve: .*/nowhere: No such file or directory' "$bin/caravan" serve "$work/nowhere" --listen 127.0.0.1:0 --name "$(printf '%255s' x)"
 for name in "" "$(printf '%256s' x)"; do expect 64 'serve: --name: must have from 1 to 255 bytes' "$bin/caravan" serve $model --listen 127.0.0.1:0 --name "$name"; done
 expect 64 'no address with a port' "$bin/caravan" serve "$work/nowhere" --listen 127.0.0.1
 expect 65 'no key' "$bin/caravan" serve $model --listen 127.0.0.1:0 --api-key-file /dev/null

@@ -80,6 +80,7 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
     struct chat *chat = *out;
     pthread_mutex_init(&chat->lock, NULL);
     chat->dir = arena_strndup(&chat->arena, name, strlen(name));
+    if (access(path_join(&chat->arena, name, "."), F_OK)) return fail(DATAERR, "%s: %s", name, strerror(errno));
     const bool is_run = chat_is_run(&chat->arena, name);
     if (is_run)
         TRY(chat_read_run(&chat->pipeline, &chat->arena, name));
