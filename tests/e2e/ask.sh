@@ -79,6 +79,10 @@ expect 65 'the store has no group x' "$bin/caravan" ask $model --group "$work/ru
 expect 64 'no question' "$bin/caravan" ask $model
 printf ' \n\t\n' | "$bin/caravan" ask $model >"$work/out" 2>"$work/err" && fail "white space is a question: $(cat "$work/out")"
 grep -q 'no question' "$work/err" || fail "white space is refused with: $(cat "$work/err")"
+for text in 'What\0is it?' '\0What is it?' 'What is it?\0' 'What is it?\n\0\n'; do
+    printf "$text" | "$bin/caravan" ask $model >"$work/out" 2>"$work/err" && fail "a question with a NUL is cut: $(cat "$work/out")"
+    grep -q 'ask: the question contains a NUL' "$work/err" || fail "a NUL is refused with: $(cat "$work/err")"
+done
 expect 64 'frames: ' "$bin/caravan" ask $model --frames fpss=2 "What is it?"
 expect 65 'prompt too long' "$bin/caravan" ask $model --max-prompt-tokens 5 "What is it?"
 rm "$work/run/pipeline.yaml" && cp "$work/eval.yaml" "$work/run/pipeline.yaml" && sed -i 's/score: .*/optim: {}/' "$work/run/pipeline.yaml"

@@ -73,19 +73,20 @@ struct ask {
 
 // Adds a question to the prompt; the first one with the media, behind the system message. A picture is told from a clip
 // by its name.
-static status ask_add_question(struct ask *ask, const char *question) {
+static status ask_add_question(struct ask *ask, struct string question) {
     static const char *const pictures[] = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"};
     const struct ask_options *given = ask->given;
     struct chat_prompt *prompt = &ask->prompt;
     const bool first = !prompt->group->prompt.message_count;
     const size_t media = first ? given->media.count : 0;
     struct buf text = {0};
+    if (memchr(question.data, 0, question.size)) return fail(DATAERR, "the question contains a NUL");
     if (ask->template_text.size) {
         enum problem_type type;
         if (!problem_type_parse(string_of(given->type), &type)) return fail(BUG, "the type %s", given->type);
-        TRY(prompt_template_render(&ask->template, type, string_of(question), &text));
+        TRY(prompt_template_render(&ask->template, type, question, &text));
     } else {
-        buf_puts(&text, question);
+        buf_append(&text, question.data, question.size);
     }
     if (!utf8_valid(text.data, text.size)) {
         buf_release(&text);
@@ -216,10 +217,10 @@ static status ask_read_question(struct ask *ask) {
         got = fd_read(STDIN_FILENO, all.data + all.size, READ_SIZE);
         if (got < 0) TRY_TO(result, done, fail(DATAERR, "standard input: %s", strerror(errno)));
     }
-    while (all.size && strchr("\r\n", all.data[all.size - 1])) all.size--;
+    while (all.size && (all.data[all.size - 1] == '\r' || all.data[all.size - 1] == '\n')) all.size--;
     all.data[all.size] = 0;
-    if (!all.data[strspn(all.data, " \t\r\n\v\f")]) TRY_TO(result, done, fail(USAGE, "there is no question"));
-    TRY_TO(result, done, ask_add_question(ask, all.data));
+    if (strspn(all.data, " \t\r\n\v\f") == all.size) TRY_TO(result, done, fail(USAGE, "there is no question"));
+    TRY_TO(result, done, ask_add_question(ask, (struct string){all.data, all.size}));
     result = ask_answer(ask);
 done:
     buf_release(&all);
@@ -229,7 +230,6 @@ done:
 // Asks the questions that are typed, one after the other.
 static status ask_read_questions(struct ask *ask) {
     struct line_reader lines = {.fd = STDIN_FILENO};
-    struct buf question = {0};
     status result = OK;
     while (result == OK) {
         const char *line;
@@ -237,19 +237,16 @@ static status ask_read_questions(struct ask *ask) {
         fputs("> ", stderr);
         result = line_reader_next(&lines, -1, &line, &size);
         if (result != OK || !line) continue;
-        buf_clear(&question);
-        buf_append(&question, line, size);
         struct group *group = ask->prompt.group;
         if (group->completions) { // the answer before
             const struct string text = group->completions[0].text;
             chat_set_text(&ask->prompt, chat_add_message(&ask->prompt, "assistant", 1), text.data, text.size);
         }
-        result = ask_add_question(ask, question.data);
+        result = ask_add_question(ask, (struct string){line, size});
         if (result == OK) result = ask_answer(ask);
     }
     fputs("\n", stderr);
     line_reader_release(&lines);
-    buf_release(&question);
     return result == END ? OK : result;
 }
 
@@ -286,7 +283,7 @@ status ask_main(struct subcommand_call *call) {
         TRY_TO(result, done, ask_take_group(&ask, run, id, &call->arena));
         result = ask_answer(&ask);
     } else if (question) {
-        TRY_TO(result, done, ask_add_question(&ask, question));
+        TRY_TO(result, done, ask_add_question(&ask, string_of(question)));
         result = ask_answer(&ask);
     } else {
         result = isatty(STDIN_FILENO) ? ask_read_questions(&ask) : ask_read_question(&ask);
