@@ -36,6 +36,8 @@ const struct option_table compare_table = {
                "difference to the baseline is of the runs in their order, which have the same\n"
                "seeds; it has a second interval, over the samples, each with its mean over the\n"
                "seeds.\n"
+               "accuracy is the mean over the samples of their completions' accuracy, which is\n"
+               "the relative one (MRA) for a regression: what caravan eval calls mean.\n"
                "consistency is the share of the judged completions that are consistent.\n",
     .options = compare_options,
     .size = sizeof(struct compare_options),
