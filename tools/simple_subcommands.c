@@ -72,7 +72,9 @@ done:
     return result;
 }
 
-// ---- caravan merge MODEL ADAPTER OUT ----
+// ---- merge ----
+
+// caravan merge MODEL ADAPTER OUT: a model directory from another one and an adapter.
 
 const struct option_table merge_table = {
     .program = "caravan merge",
@@ -80,15 +82,20 @@ const struct option_table merge_table = {
     .help = "writes a model directory with an adapter (LoRA) added to the weights of another",
     .details = "ADAPTER is a directory with adapter_config.json and adapter_model.safetensors,\n"
                "as PEFT writes it. The sums are rounded to the types of MODEL's weights: what\n"
-               "is smaller than a unit of their last place is lost.\n",
+               "is smaller than a unit of their last place is lost. OUT must have no weights\n"
+               "and no adapter yet.\n",
 };
 
+static bool merge_is_same(const char *left, const char *right) {
+    struct stat a, b;
+    return stat(left, &a) == 0 && stat(right, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 status merge_main(struct subcommand_call *call) {
-    const char *model = call->list[0], *out = call->list[2];
-    struct stat from, to;
-    if (stat(model, &from) == 0 && stat(out, &to) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
-        return fail(USAGE, "%s: MODEL cannot be OUT too", out);
-    return model_merge(model, call->list[1], out, 0);
+    const char *model = call->list[0], *adapter = call->list[1], *out = call->list[2];
+    if (merge_is_same(model, out)) return fail(USAGE, "%s: MODEL cannot be OUT too", out);
+    if (merge_is_same(adapter, out)) return fail(USAGE, "%s: ADAPTER cannot be OUT too", out);
+    return model_merge(model, adapter, out, 0);
 }
 
 // ---- tokenize ----

@@ -236,6 +236,17 @@ status tensor_list_write(const struct tensor_list *list, struct backend *backend
     return result;
 }
 
+// Whether a file does not belong beside other weights: it has weights itself, or is of an adapter, which transformers
+// would add to them, of the training state or of optim's checkpoint (shared/stage/progress.h).
+static bool checkpoint_leaves(const char *name) {
+    static const char *const names[] = {"adapter_config.json", state_counters, "progress"};
+    const char *end = strrchr(name, '.');
+    if (end && strcmp(end, ".safetensors") == 0) return true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0) return true;
+    return false;
+}
+
 status checkpoint_copy_files(const char *from, const char *to, const struct safetensors *store,
                              const char *const *except) {
     struct arena arena = {0};
@@ -248,7 +259,7 @@ status checkpoint_copy_files(const char *from, const char *to, const struct safe
         if (!entry && errno) TRY_TO(result, done, fail(DATAERR, "%s: %s", from, strerror(errno)));
         if (!entry) break;
         const char *name = entry->d_name;
-        bool skipped = name[0] == '.' || strcmp(name, state_tensors) == 0 || strcmp(name, state_counters) == 0;
+        bool skipped = name[0] == '.' || checkpoint_leaves(name);
         for (size_t i = 0; except && except[i]; i++) skipped |= strcmp(except[i], name) == 0;
         for (size_t i = 0; i < safetensors_count(store); i++)
             skipped |= strcmp(path_base_name(safetensors_at(store, i)->file), name) == 0;

@@ -76,8 +76,9 @@ void tensor_list_add(struct tensor_list *list, const struct param_array *array, 
 // UNAVAILABLE when memory is short or the file system refuses.
 status tensor_list_write(const struct tensor_list *list, struct backend *backend, const char *path, bool durable);
 
-// Copies the regular files of the directory `from` to `to`, except the store's, a training state's, hidden ones, and
-// those that `except` names, a list up to NULL, or NULL. DATAERR when a file cannot be read; UNAVAILABLE as above.
+// Copies the regular files of the directory `from` to `to`, except the store's and other safetensors files, an
+// adapter's, those of a training, hidden ones, and those that `except` names, a list up to NULL, or NULL. DATAERR when
+// a file cannot be read; UNAVAILABLE as above.
 status checkpoint_copy_files(const char *from, const char *to, const struct safetensors *store,
                              const char *const *except);
 

@@ -22,4 +22,16 @@ expect 65 'adapter_model.safetensors: tensor .* has shape' merge "$models/even" 
 cp -r "$adapters/even" "$work/dora"
 sed -i 's/"use_dora": false/"use_dora": true/' "$work/dora/adapter_config.json"
 expect 65 'adapter_config.json: use_dora is not supported' merge "$models/even" "$work/dora" "$work/none"
+
+# OUT has a model already, or is the adapter's directory; what a training has left beside MODEL stays there.
+expect 64 "$work/again/model.safetensors is there already: give another directory, or remove this file" merge "$models/thirds" "$adapters/even" "$work/again"
+cmp "$work/merged/model.safetensors" "$work/again/model.safetensors" || fail "a refused merge has written weights"
+cp -r "$adapters/even" "$work/adapter"
+expect 64 'ADAPTER cannot be OUT too' merge "$models/even" "$work/adapter" "$work/again/../adapter"
+diff -r "$adapters/even" "$work/adapter" || fail "a refused merge has changed the adapter"
+cp -r "$models/even" "$work/both"
+cp "$adapters/even"/adapter_* "$work/both"
+for file in progress training.safetensors training.json consolidated.safetensors; do echo x >"$work/both/$file"; done
+merge "$work/both" "$adapters/even" "$work/alone" || fail "a model with an adapter beside it: exit $?"
+diff -r "$work/merged" "$work/alone" || fail "files that do not belong to the merged model"
 [ ! -e "$work/none" ] || fail "a merge that was refused has left something"

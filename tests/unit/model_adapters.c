@@ -413,6 +413,41 @@ TEST(a_merged_directory_computes_what_the_adapter_does) {
     assert_false(path_exists(to));
 }
 
+// Beside the merged weights, others would be read instead of them, and an adapter would be added once more.
+TEST(a_merge_leaves_one_model_in_a_directory_or_none) {
+    static const char *const names[] = {"model.safetensors", "model-00003-of-00003.safetensors",
+                                        "model.safetensors.index.json", "adapter_config.json"};
+    SCOPED(struct model_case, case_close) it = case_open("thirds");
+    struct model_options options = {.precision = "float32", .training = true, .lora = RANK, .lora_alpha = alpha};
+    SCOPED(struct model *, model_free) trained = case_model(&it, &options);
+    const char *dir = path_join(&it.arena, unit_new_directory(), "new");
+    const char *to = path_join(&it.arena, unit_new_directory(), "merged");
+    MUST(model_save(trained, dir));
+    MUST(dir_make(to));
+    MUST(file_write_atomic(path_join(&it.arena, to, "notes.txt"), "x", 1));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *path = path_join(&it.arena, to, names[i]);
+        MUST(file_write_atomic(path, "{}", 2));
+        assert_int_equal(model_merge(it.dir, dir, to, 1), USAGE);
+        assert_non_null(strstr(fail_text(), path));
+        assert_false(path_exists(path_join(&it.arena, to, "config.json")));
+        MUST(dir_remove(path));
+    }
+    // The second file cannot be written, or what is copied after the weights.
+    static const char *const obstacles[] = {"model-00002-of-00002.safetensors.tmp", "config.json"};
+    for (size_t i = 0; i < sizeof obstacles / sizeof *obstacles; i++) {
+        const char *path = path_join(&it.arena, to, obstacles[i]);
+        MUST(dir_make(path));
+        assert_int_equal(model_merge(it.dir, dir, to, 1), UNAVAILABLE);
+        assert_false(path_exists(path_join(&it.arena, to, "model-00001-of-00002.safetensors")));
+        assert_false(path_exists(path_join(&it.arena, to, "model.safetensors.index.json")));
+        MUST(dir_remove(path));
+    }
+    MUST(model_merge(it.dir, dir, to, 1));
+    assert_true(path_exists(path_join(&it.arena, to, "notes.txt")));
+    assert_int_equal(model_merge(it.dir, dir, to, 1), USAGE);
+}
+
 static const char *const peft_names[] = {"even", "pairs", "clip"};
 
 TEST(adapters_compute_and_train_as_in_peft) {

@@ -1,9 +1,11 @@
 #include "shared/model/qwen_vl/adapters.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/base/rng.h"
@@ -11,7 +13,7 @@
 #include "shared/model/qwen_vl/qwen_weights.h"
 #include "shared/model/training_state.h"
 
-static const char config_file_name[] = "adapter_config.json";
+static const char config_file_name[] = "adapter_config.json", index_file_name[] = "model.safetensors.index.json";
 const char adapters_file[] = "adapter_model.safetensors";
 
 // Whether a key is missing, or has nothing in it.
@@ -262,6 +264,49 @@ static status adapters_merge_file(const struct adapters_merge *merge, const stru
     return result;
 }
 
+// USAGE if a directory has weights, which may be read instead of those to be written into it, or an adapter, which
+// transformers would add to them once more.
+static status adapters_check_out(const char *to) {
+    status result = OK;
+    DIR *entries = opendir(to);
+    if (!entries) return OK; // it is to be made
+    for (const struct dirent *entry; result == OK && (entry = readdir(entries));) {
+        const char *name = entry->d_name, *end = strrchr(name, '.');
+        const bool is_weights = (end && !strcmp(end, ".safetensors")) || !strcmp(name, index_file_name);
+        if (is_weights || !strcmp(name, config_file_name))
+            result = fail(USAGE, "%s/%s is there already: give another directory, or remove this file", to, name);
+    }
+    closedir(entries);
+    return result;
+}
+
+// Writes the directory. After a failure the weights that were written are removed: some files of several are no model,
+// and another try is refused where there are any.
+static status adapters_merge_files(const struct adapters_merge *merge, const struct safetensors *store,
+                                   const struct parameter_table *base, const struct stored_tensor **base_found,
+                                   const char *dir, const char *to) {
+    struct arena arena = {0};
+    const size_t count = safetensors_count(store);
+    const bool made = !path_exists(to);
+    size_t first = 0; // tensors in complete files
+    status result = dir_make(to);
+    for (size_t end = 0; result == OK && first < count;) { // one file after another
+        const char *file = safetensors_at(store, first)->file;
+        while (end < count && strcmp(safetensors_at(store, end)->file, file) == 0) end++;
+        const char *path = path_join(&arena, to, path_base_name(file));
+        result = adapters_merge_file(merge, store, first, end, base, base_found, path);
+        if (result == OK) first = end;
+    }
+    if (result == OK) result = checkpoint_copy_files(dir, to, store, NULL);
+    if (result == OK) result = dir_sync(to);
+    for (size_t i = 0; result != OK && i < first; i++)
+        (void)unlink(path_join(&arena, to, path_base_name(safetensors_at(store, i)->file)));
+    if (result != OK) (void)unlink(path_join(&arena, to, index_file_name));
+    if (result != OK && made) (void)rmdir(to); // if it is empty
+    arena_release(&arena);
+    return result;
+}
+
 status model_merge(const char *dir, const char *adapter, const char *to, int threads) {
     struct arena arena = {0};
     struct model_config config;
@@ -271,6 +316,7 @@ status model_merge(const char *dir, const char *adapter, const char *to, int thr
     struct adapters_merge merge = {0};
     int64_t largest[3] = {0};
     status result;
+    TRY(adapters_check_out(to));
     TRY_TO(result, done, model_config_read(&config, dir));
     TRY_TO(result, done, adapters_config_read(&adapters, adapter));
     TRY_TO(result, done, qwen_weights_init(&weights, &config));
@@ -296,15 +342,7 @@ status model_merge(const char *dir, const char *adapter, const char *to, int thr
     for (int k = 0; k < 3; k++)
         TRY_TO(result, done,
                merge.backend->ops->buffer_new(merge.backend, (size_t)largest[k] * sizeof(float), &merge.buffers[k]));
-    TRY_TO(result, done, dir_make(to));
-    for (size_t first = 0, end = 0; first < safetensors_count(store); first = end) { // one file after another
-        const char *file = safetensors_at(store, first)->file;
-        while (end < safetensors_count(store) && strcmp(safetensors_at(store, end)->file, file) == 0) end++;
-        const char *path = path_join(&arena, to, path_base_name(file));
-        TRY_TO(result, done, adapters_merge_file(&merge, store, first, end, base, base_found, path));
-    }
-    TRY_TO(result, done, checkpoint_copy_files(dir, to, store, NULL));
-    result = dir_sync(to);
+    result = adapters_merge_files(&merge, store, base, base_found, dir, to);
 done:
     for (int k = 0; merge.backend && k < 3; k++) merge.backend->ops->buffer_free(merge.backend, &merge.buffers[k]);
     backend_close(&merge.backend);
