@@ -203,7 +203,7 @@ status model_score(struct model *model, const struct model_prompt *prompt, const
 // Writes a model directory like `dir` to `to`, another directory, with the products of an adapter (model_options) added
 // to its matrices, in float32 and rounded once to the type in which they are stored. Computes on the CPU with so many
 // threads; 0: all. After a failure `to` has no weights. USAGE when `to` already has weights or an adapter; DATAERR when
-// the files do not fit each other; UNAVAILABLE when memory is short or the file system refuses.
+// the files do not fit each other or a sum is not finite; UNAVAILABLE when memory is short or the file system refuses.
 status model_merge(const char *dir, const char *adapter, const char *to, int threads);
 
 // ---- generation: several groups side by side ----

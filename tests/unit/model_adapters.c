@@ -174,11 +174,10 @@ TEST(adapters_compute_and_train_what_the_merged_model_does) {
 }
 
 TEST(what_cannot_be_adapted_is_refused) {
-    static const struct model_options wrong[] = {{.lora = -1, .lora_alpha = 1},
-                                                 {.lora = MAX_LORA + 1, .lora_alpha = 1},
-                                                 {.lora = 4, .lora_alpha = -1},
-                                                 {.lora = 4, .lora_alpha = (double)NAN},
-                                                 {.lora = 4, .lora_alpha = 4, .training = true, .train_vision = true}};
+    static const struct model_options wrong[] = {
+        {.lora = -1, .lora_alpha = 1},    {.lora = MAX_LORA + 1, .lora_alpha = 1},
+        {.lora = 4, .lora_alpha = -1},    {.lora = 4, .lora_alpha = (double)NAN},
+        {.lora = 4, .lora_alpha = 1e300}, {.lora = 4, .lora_alpha = 4, .training = true, .train_vision = true}};
     SCOPED(struct model_case, case_close) it = case_open("even");
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct model *model = NULL;
@@ -330,6 +329,8 @@ TEST(adapters_that_compute_otherwise_are_refused) {
                    {"\"r\"", "\"rank\"", DATAERR},
                    {"\"lora_alpha\": 7.5", "\"lora_alpha\": null", DATAERR},
                    {"\"lora_alpha\": 7.5", "\"lora_alpha\": -1", DATAERR},
+                   {"\"lora_alpha\": 7.5", "\"lora_alpha\": 1e300", DATAERR},
+                   {"\"lora_alpha\": 7.5", "\"lora_alpha\": 1e-300", DATAERR},
                    {"\"r\"", "\"use_rslora\": false, \"rank_pattern\": {}, \"modules_to_save\": null, \"r\"", OK},
                    {"\"r\"", "\"use_rslora\": true, \"r\"", DATAERR},
                    {"\"r\"", "\"use_dora\": true, \"r\"", DATAERR},
@@ -446,6 +447,44 @@ TEST(a_merge_leaves_one_model_in_a_directory_or_none) {
     MUST(model_merge(it.dir, dir, to, 1));
     assert_true(path_exists(path_join(&it.arena, to, "notes.txt")));
     assert_int_equal(model_merge(it.dir, dir, to, 1), USAGE);
+}
+
+// Writes a value of the type to the last number of a tensor in a file.
+static void poison(const char *path, const char *name, const void *value, size_t size) {
+    SCOPED(struct safetensors *, safetensors_close) store = NULL;
+    struct buf file = {0};
+    MUST(file_read(path, &file));
+    MUST(safetensors_open_memory(&store, file.data, file.size, path));
+    const struct stored_tensor *tensor = safetensors_find(store, name);
+    assert_non_null(tensor);
+    memcpy(file.data + ((const char *)tensor->data - file.data) + tensor->size - size, value, size);
+    MUST(file_write_atomic(path, file.data, file.size));
+    buf_release(&file);
+}
+
+// NaN and infinity in an adapter, and finite numbers whose product is too large for the type of the weights.
+TEST(sums_that_are_not_finite_are_refused) {
+    static const char first[] = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+    static const char second[] = "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight";
+    static const char *const names[] = {"thirds", "pairs"}; // float32 in two files, bfloat16
+    static const float wrong[] = {NAN, -INFINITY, 3e38f};
+    for (size_t c = 0; c < sizeof names / sizeof *names; c++) {
+        SCOPED(struct model_case, case_close) it = case_open(names[c]);
+        struct model_options options = {.precision = "float32", .training = true, .lora = RANK, .lora_alpha = 3 * RANK};
+        SCOPED(struct model *, model_free) trained = case_model(&it, &options);
+        const char *to = path_join(&it.arena, unit_new_directory(), "merged");
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+            const char *dir = path_join(&it.arena, unit_new_directory(), "new");
+            const char *path = path_join(&it.arena, dir, "adapter_model.safetensors");
+            MUST(model_save(trained, dir));
+            poison(path, i ? second : first, &wrong[i], sizeof *wrong);
+            assert_int_equal(model_merge(it.dir, dir, to, 1), DATAERR);
+            assert_non_null(strstr(fail_text(), path));
+            assert_non_null(
+                strstr(fail_text(), i ? "layers.1.mlp.down_proj.weight" : "layers.0.self_attn.q_proj.weight"));
+            assert_false(path_exists(to));
+        }
+    }
 }
 
 static const char *const peft_names[] = {"even", "pairs", "clip"};

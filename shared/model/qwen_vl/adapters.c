@@ -1,6 +1,7 @@
 #include "shared/model/qwen_vl/adapters.h"
 
 #include <dirent.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,12 @@ static bool adapters_lack(struct config_scope scope, const char *key) {
     const struct json *value = config_find(scope, key);
     return !value || (json_is(value, JSON_BOOL) && !value->boolean) ||
            (!json_is(value, JSON_BOOL) && !json_is(value, JSON_STRING) && json_count(value) == 0);
+}
+
+// Whether alpha / rank is a positive float, neither infinite nor rounded to 0.
+static bool adapters_scale_fits(double alpha, int64_t rank) {
+    const double scale = alpha / (double)rank;
+    return scale >= FLT_MIN && scale <= FLT_MAX;
 }
 
 status adapters_config_read(struct adapters_config *out, const char *dir) {
@@ -44,6 +51,8 @@ status adapters_config_read(struct adapters_config *out, const char *dir) {
     if (result == OK) result = config_int64(scope, "r", 1, MAX_LORA, 0, &out->rank);
     if (result == OK && (!json_double(json_at(root, "lora_alpha"), &out->alpha) || out->alpha <= 0))
         result = fail(DATAERR, "lora_alpha is not a positive number");
+    if (result == OK && !adapters_scale_fits(out->alpha, out->rank))
+        result = fail(DATAERR, "lora_alpha %g: the scale, lora_alpha / r, is not in the range of float32", out->alpha);
     for (size_t i = 0; result == OK && i < sizeof others / sizeof *others; i++)
         if (!adapters_lack(scope, others[i])) result = fail(DATAERR, "%s is not supported", others[i]);
     // Other ways to begin than with random numbers change the base, too.
@@ -99,6 +108,8 @@ status adapters_settle(struct model_options *options) {
     if (options->lora < 0 || options->lora > MAX_LORA) return fail(USAGE, "lora is not in 0..%d", MAX_LORA);
     if (options->lora_alpha == 0) options->lora_alpha = (double)options->lora;
     if (options->lora && !(options->lora_alpha > 0)) return fail(USAGE, "lora_alpha is not positive");
+    if (options->lora && !adapters_scale_fits(options->lora_alpha, options->lora))
+        return fail(USAGE, "lora_alpha %g: lora_alpha / lora is not in the range of float32", options->lora_alpha);
     return OK;
 }
 
@@ -221,7 +232,18 @@ static status adapters_upload(struct backend *backend, struct tensor out, const 
     return result;
 }
 
-// data = W + scale * B A, in the type of W.
+static bool adapters_are_finite(const void *data, int64_t count, enum element type) {
+    const uint32_t *wide = data, wide_exponent = 0x7f800000; // whose bits are all set in infinity and NaN
+    const uint16_t *narrow = data, exponent = type == ELEMENT_F16 ? 0x7c00 : 0x7f80;
+    int64_t i = 0;
+    if (type == ELEMENT_F32)
+        while (i < count && (wide[i] & wide_exponent) != wide_exponent) i++;
+    else
+        while (i < count && (narrow[i] & exponent) != exponent) i++;
+    return i == count;
+}
+
+// data = W + scale * B A, in the type of W. DATAERR if a sum is not finite in it.
 static status adapters_merge_matrix(const struct adapters_merge *merge, const struct stored_tensor *stored,
                                     const struct stored_tensor *stored_a, const struct stored_tensor *stored_b,
                                     void *data) {
@@ -239,6 +261,9 @@ static status adapters_merge_matrix(const struct adapters_merge *merge, const st
     status result = ops->linear_grad_input(backend, whole, b, weight, true); // += b A
     if (result == OK) result = ops->download(backend, data, stored->type, whole);
     ops->weight_free(backend, &weight);
+    if (result == OK && !adapters_are_finite(data, stored_tensor_count(stored), stored->type))
+        return fail(DATAERR, "%s: added to tensor %s of %s, it gives numbers that are not finite", stored_a->file,
+                    stored->name, stored->file);
     return result;
 }
 

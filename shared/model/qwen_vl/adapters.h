@@ -12,7 +12,7 @@ extern const char adapters_file[]; // "adapter_model.safetensors"
 // What adapter_config.json says: the product of an adapter counts alpha / rank times.
 struct adapters_config {
     int64_t rank; // 1..MAX_LORA
-    double alpha; // above 0
+    double alpha; // above 0; alpha / rank is in the range of float32
 };
 
 // Reads adapter_config.json of a directory. DATAERR names the file and the key, also of adapters that compute otherwise
