@@ -17,11 +17,15 @@
 static const char config_file_name[] = "adapter_config.json", index_file_name[] = "model.safetensors.index.json";
 const char adapters_file[] = "adapter_model.safetensors";
 
-// Whether a key is missing, or has nothing in it.
+// Whether a key is missing, or its value is false for Python; but layer 0 of layers_to_transform is a layer.
 static bool adapters_lack(struct config_scope scope, const char *key) {
     const struct json *value = config_find(scope, key);
-    return !value || (json_is(value, JSON_BOOL) && !value->boolean) ||
-           (!json_is(value, JSON_BOOL) && !json_is(value, JSON_STRING) && json_count(value) == 0);
+    double number;
+    if (!value) return true;
+    if (json_is(value, JSON_BOOL)) return !value->boolean;
+    if (json_is(value, JSON_STRING)) return json_string(value).size == 0;
+    if (!json_is(value, JSON_NUMBER)) return json_count(value) == 0;
+    return strcmp(key, "layers_to_transform") != 0 && json_double(value, &number) && number == 0;
 }
 
 // Whether alpha / rank is a positive float, neither infinite nor rounded to 0.
