@@ -296,17 +296,19 @@ TEST(a_directory_of_adapters_is_read_again) {
     }
 }
 
-// Replaces the first `from` in adapter_config.json by `to`, and says how a model opens then.
-static status open_changed(const struct model_case *it, const char *dir, const char *from, const char *to) {
+// Replaces the first `from` in a file of the directory by `to`, and says how a model opens then.
+static status open_changed(const struct model_case *it, const char *dir, const char *name, const char *from,
+                           const char *to) {
     SCOPED(struct arena, arena_release) arena = {0};
-    const char *path = path_join(&arena, dir, "adapter_config.json");
+    const char *path = path_join(&arena, dir, name);
     struct buf text = {0}, changed = {0};
     MUST(file_read(path, &text));
-    const char *at = strstr(text.data, from);
+    const char *at = memmem(text.data, text.size, from, strlen(from)), *end = text.data + text.size;
     assert_non_null(at);
     buf_append(&changed, text.data, (size_t)(at - text.data));
     buf_puts(&changed, to);
-    buf_puts(&changed, at + strlen(from));
+    at += strlen(from);
+    buf_append(&changed, at, (size_t)(end - at));
     MUST(file_write_atomic(path, changed.data, changed.size));
     struct model *model = NULL;
     const status result = model_open(&model, it->dir, &(struct model_options){.device = case_device(), .adapter = dir});
@@ -352,11 +354,16 @@ TEST(adapters_that_compute_otherwise_are_refused) {
     const char *dir = path_join(&it.arena, unit_new_directory(), "new");
     MUST(model_save(trained, dir));
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        const status result = open_changed(&it, dir, changes[i].from, changes[i].to);
+        const status result = open_changed(&it, dir, "adapter_config.json", changes[i].from, changes[i].to);
         if (result != changes[i].result) print_error("%s: %s\n", changes[i].to, fail_text());
         assert_int_equal(result, changes[i].result);
         if (result != OK) assert_non_null(strstr(fail_text(), dir));
     }
+    assert_int_equal(open_changed(&it, dir, "adapter_config.json", "\"lora_alpha\"", "\"alpha\""), DATAERR);
+    assert_non_null(strstr(fail_text(), "lora_alpha is missing"));
+    assert_int_equal(open_changed(&it, dir, "adapter_model.safetensors", "k_proj", "K_proj"), DATAERR);
+    assert_non_null(
+        strstr(fail_text(), "k_proj.lora_A.weight is missing: each layer of the model needs adapters for all"));
     struct model *model = NULL;
     options = (struct model_options){.device = case_device(), .adapter = dir, .lora = RANK + 1};
     assert_int_equal(model_open(&model, it.dir, &options), USAGE);

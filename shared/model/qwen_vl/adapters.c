@@ -53,6 +53,7 @@ status adapters_config_read(struct adapters_config *out, const char *dir) {
     result = config_require(scope, "peft_type", "LORA");
     if (result == OK) result = config_require(scope, "bias", "none");
     if (result == OK) result = config_int64(scope, "r", 1, MAX_LORA, 0, &out->rank);
+    if (result == OK && !config_find(scope, "lora_alpha")) result = fail(DATAERR, "lora_alpha is missing");
     if (result == OK && (!json_double(json_at(root, "lora_alpha"), &out->alpha) || out->alpha <= 0))
         result = fail(DATAERR, "lora_alpha is not a positive number");
     if (result == OK && !adapters_scale_fits(out->alpha, out->rank))
@@ -65,6 +66,28 @@ status adapters_config_read(struct adapters_config *out, const char *dir) {
         result = fail(DATAERR, "init_lora_weights \"%s\" is not supported", begun.data);
     if (result != OK) fail_prefix(result, "%s", path);
 done:
+    arena_release(&arena);
+    return result;
+}
+
+status adapters_open(struct safetensors **out, const struct parameter_table *table, const char *dir) {
+    struct arena arena = {0};
+    const char *path = path_join(&arena, dir, adapters_file);
+    status result = safetensors_open(out, path);
+    for (size_t i = 0; result == OK && i < table->count; i++) {
+        const struct parameter *parameter = &table->list[i];
+        const struct stored_tensor *stored = safetensors_find(*out, parameter->name);
+        if (!stored && parameter->alias) stored = safetensors_find(*out, parameter->alias);
+        // Of a model of another shape: parameter_table_match says so.
+        if (stored && memcmp(stored->shape, parameter->shape, 2 * sizeof *stored->shape) != 0) break;
+        if (stored) continue;
+        result =
+            fail(DATAERR,
+                 "%s: tensor %s is missing: each layer of the model needs adapters for all seven matrices (q_proj, "
+                 "k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj)",
+                 path, parameter->name);
+    }
+    if (result != OK) safetensors_close(out);
     arena_release(&arena);
     return result;
 }
@@ -119,7 +142,6 @@ status adapters_settle(struct model_options *options) {
 
 status model_check_adapter(const char *model, const struct model_options *given, int64_t *rank) {
     struct model_options options = *given;
-    struct arena arena = {0};
     struct model_config config;
     struct qwen_weights weights = {0};
     struct safetensors *store = NULL;
@@ -130,14 +152,13 @@ status model_check_adapter(const char *model, const struct model_options *given,
     TRY_TO(result, done, model_config_read_shape(&config, model));
     TRY_TO(result, done, qwen_weights_init(&weights, &config));
     TRY_TO(result, done, qwen_add_adapters(&weights, options.lora, 1));
-    TRY_TO(result, done, safetensors_open(&store, path_join(&arena, options.adapter, adapters_file)));
-    result = parameter_table_check(&weights.adapters.table, store);
+    result = adapters_open(&store, &weights.adapters.table, options.adapter);
+    if (result == OK) result = parameter_table_check(&weights.adapters.table, store);
     if (result != OK) fail_prefix(result, "%s: not adapters of %s", options.adapter, model);
 done:
     safetensors_close(&store);
     parameter_table_release(&weights.adapters.table);
     parameter_table_release(&weights.base.table);
-    arena_release(&arena);
     return result;
 }
 
@@ -351,7 +372,7 @@ status model_merge(const char *dir, const char *adapter, const char *to, int thr
     TRY_TO(result, done, qwen_weights_init(&weights, &config));
     TRY_TO(result, done, qwen_add_adapters(&weights, adapters.rank, 1));
     TRY_TO(result, done, safetensors_open_dir(&store, dir));
-    TRY_TO(result, done, safetensors_open(&adapter_store, path_join(&arena, adapter, adapters_file)));
+    TRY_TO(result, done, adapters_open(&adapter_store, &weights.adapters.table, adapter));
     const struct parameter_table *base = &weights.base.table;
     const struct stored_tensor **base_found = arena_alloc(&arena, base->count * sizeof *base_found);
     merge.table = &weights.adapters.table;

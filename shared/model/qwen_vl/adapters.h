@@ -19,6 +19,10 @@ struct adapters_config {
 // (other kinds than LoRA, DoRA, rsLoRA, trained biases, several ranks).
 status adapters_config_read(struct adapters_config *out, const char *dir);
 
+// Opens adapter_model.safetensors of a directory. DATAERR as safetensors_open, and when it lacks a tensor of the table
+// of adapters, of which all seven matrices of each layer must have some, unless one before it has another shape.
+status adapters_open(struct safetensors **out, const struct parameter_table *table, const char *dir);
+
 // Sets lora and lora_alpha of a model's options to those of its adapters. USAGE when they are out of range or not those
 // of the directory `adapter`; DATAERR as adapters_config_read.
 status adapters_settle(struct model_options *options);

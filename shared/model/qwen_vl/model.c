@@ -59,11 +59,10 @@ static status model_load_base(struct model *model) {
 static status model_load_first(const struct model *model, struct qwen_weights *weights) {
     const struct model_options *options = &model->options;
     struct safetensors *store = NULL;
-    struct arena arena = {0};
     struct buf image = {0};
     status result = OK;
     if (options->adapter) {
-        result = safetensors_open(&store, path_join(&arena, options->adapter, adapters_file));
+        result = adapters_open(&store, &weights->adapters.table, options->adapter);
     } else if (options->lora) {
         result = adapters_new(&image, &weights->adapters.table, options->lora_seed);
         if (result == OK) result = safetensors_open_memory(&store, image.data, image.size, "new adapters");
@@ -75,7 +74,6 @@ static status model_load_first(const struct model *model, struct qwen_weights *w
     if (result == OK) result = weights_load(qwen_trained(weights), &source);
     safetensors_close(&store);
     buf_release(&image);
-    arena_release(&arena);
     return result;
 }
 
@@ -246,7 +244,7 @@ status model_hash_files(const struct model *model, uint64_t *hash) {
     struct arena arena = {0};
     const struct parameter_table *adapters = &model->weights->adapters.table;
     const struct stored_tensor **found = arena_alloc(&arena, adapters->count * sizeof *found);
-    result = safetensors_open(&store, path_join(&arena, model->options.adapter, adapters_file));
+    result = adapters_open(&store, adapters, model->options.adapter);
     if (result == OK) result = parameter_table_match(adapters, store, found);
     for (size_t i = 0; result == OK && i < adapters->count; i++)
         *hash = ops_mix64(*hash ^ ops_mix64(XXH3_64bits(found[i]->data, found[i]->size) ^ found[i]->type));
