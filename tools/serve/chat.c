@@ -48,14 +48,14 @@ static status chat_request_frames(void *self, const char *key, struct buf *recor
     return OK;
 }
 
-// *random = whether the weights are as initialised: all normalisation weights are 1 and all biases 0, which no training
-// leaves so. DATAERR.
-static status chat_is_random(const struct chat *chat, bool *random) {
+// *initial = whether all normalisation weights are 1 and all biases 0, as initialised. A training of all weights
+// changes them; merged adapters do not. DATAERR.
+static status chat_is_initial(const struct chat *chat, bool *initial) {
     struct safetensors *store = NULL;
     size_t norms = 0;
-    *random = true;
+    *initial = true;
     TRY(safetensors_open_dir(&store, chat->dir));
-    for (size_t i = 0; i < safetensors_count(store) && *random; i++) {
+    for (size_t i = 0; i < safetensors_count(store) && *initial; i++) {
         const struct stored_tensor *tensor = safetensors_at(store, i);
         const char *dot = strrchr(tensor->name, '.');
         const bool bias = dot && !strcmp(dot, ".bias"), norm = dot && !strcmp(dot, ".weight") && tensor->rank == 1;
@@ -64,18 +64,18 @@ static status chat_is_random(const struct chat *chat, bool *random) {
         const bool is_wide = tensor->type == ELEMENT_F32;
         const void *value = is_wide ? (const void *)&wide : (const void *)&narrow;
         const size_t size = is_wide ? sizeof wide : sizeof narrow;
-        for (size_t at = 0; (bias || norm) && at < tensor->size && *random; at += size)
-            *random = !memcmp((const char *)tensor->data + at, value, size);
+        for (size_t at = 0; (bias || norm) && at < tensor->size && *initial; at += size)
+            *initial = !memcmp((const char *)tensor->data + at, value, size);
         norms += norm;
     }
-    *random = *random && norms;
+    *initial = *initial && norms;
     safetensors_close(&store);
     return OK;
 }
 
 status chat_open(struct chat **out, const char *name, const char *settings, const struct chat_options *given,
                  int rows) {
-    bool random = false;
+    bool initial = false;
     NEW(out, 1);
     struct chat *chat = *out;
     pthread_mutex_init(&chat->lock, NULL);
@@ -126,9 +126,12 @@ status chat_open(struct chat **out, const char *name, const char *settings, cons
     NEW(&chat->model, 1);
     TRY(stage_model_open_alone(chat->model, &chat->given, chat_request_frames, chat));
     chat->model->input.max_prompt_tokens = (size_t)chat->max_prompt_tokens;
-    if (!chat->given.adapter) TRY(chat_is_random(chat, &random));
-    if (random)
-        log_info("%s was never trained (its weights are as initialised): nothing sensible can be expected", chat->dir);
+    if (!chat->given.adapter) TRY(chat_is_initial(chat, &initial));
+    if (initial)
+        log_info(
+            "%s: all norms are 1 and all biases 0, as in a model that was never trained: unless adapters were merged "
+            "into it, nothing sensible can be expected",
+            chat->dir);
     chat->rows = rows;
     return chat_new_generator(chat);
 }
