@@ -213,7 +213,15 @@ static status checkpoint_load(struct optim *optim, struct arena *arena, const ch
     if (result == OK && progress.model_hash != optim->files_hash) { // first: it says which model is wrong
         char *path = path_join(arena, optim->model_path, PROGRESS_NAME);
         if (!stage_in_pipeline(optim->context) && path_exists(path)) TRY(progress_read(&given, arena, path));
-        if (!given.model || given.model_hash != progress.model_hash)
+        const bool other = !given.model || given.model_hash != progress.model_hash;
+        if (other && strcmp(progress.model, optim->model_path) == 0)
+            return fail(DATAERR,
+                        "the training in %s began with the model %s, too, but with other adapters or weights (hash "
+                        "%016llx, now %016llx): give lora, lora_alpha, lora_seed and adapter of optim as they were, or "
+                        "the first weights if the files have changed, or begin a new run",
+                        optim->options->out, progress.model, progress.model_hash,
+                        (unsigned long long)optim->files_hash);
+        if (other)
             return fail(DATAERR,
                         "the training in %s began with the model %s (hash %016llx), but %s has other weights%s (hash "
                         "%016llx): give it the first model, or begin a new run",

@@ -33,9 +33,12 @@ kill -KILL $pid
 wait $pid && fail "the supervisor was not killed"
 run again || fail "again: $(cat "$work/again.err")"
 [ "$(files_of again)" = "$want" ] || fail "a run that was killed trains something else"
-for other in lora=5 lora_alpha=9 lora_seed=43; do
-    expect 65 "began with the model .* has other weights or adapters" "$bin/caravan" run "$work/p.yaml" --set run="$work/again" --set optim.$other
+same_model="began with the model $(realpath "$work/model"), too, but with other adapters .*: give lora, lora_alpha, lora_seed and adapter of optim as they were"
+for other in lora=5 lora_alpha=9 lora_seed=43 "lora=0 --set optim.lora_alpha=0"; do
+    expect 65 "$same_model" "$bin/caravan" run "$work/p.yaml" --set run="$work/again" --set optim.$other
 done
+cp -r "$work/model" "$work/moved-model"
+expect 65 "began with the model .* has other weights or adapters" "$bin/caravan" run "$work/p.yaml" --set run="$work/again" --set model="$work/moved-model" --set optim.lora=5
 run other --set optim.lora_seed=43 || fail "another seed: $(cat "$work/other.err")"
 [ "$(files_of other)" != "$want" ] || fail "the seed changes nothing"
 expect 64 'train_vision: true: with lora, adapters' "$bin/caravan" run "$work/p.yaml" --set run="$work/vision" --set optim.train_vision=true
@@ -49,6 +52,7 @@ expect 65 'adapter_config.json' "${rollout[@]}" --adapter "$work/model"
 "$bin/caravan" check "$work/p.yaml" --set adapter="$adapter" --set optim.lora=0 --set optim.lora_alpha=8 >"$work/out" 2>&1 || fail "check: $(cat "$work/out")"
 run further --set adapter="$adapter" --set optim.lora=0 --set optim.lora_alpha=8 || fail "a training from an adapter: $(cat "$work/further.err")"
 [ "$(files_of further)" != "$want" ] || fail "the adapter changes nothing"
+expect 65 "$same_model" "$bin/caravan" run "$work/p.yaml" --set run="$work/further"
 
 # What a person does with it: ask the run or the checkpoint, evaluate it as the run's last line says, ask that evaluation,
 # and replay the run. The answers are neither the model's own nor those of other adapters.
