@@ -23,6 +23,15 @@ cp -r "$adapters/even" "$work/dora"
 sed -i 's/"use_dora": false/"use_dora": true/' "$work/dora/adapter_config.json"
 expect 65 'adapter_config.json: use_dora is not supported' merge "$models/even" "$work/dora" "$work/none"
 
+# The adapter's own model is here, and MODEL is another one, or a copy of it.
+cp -r "$adapters/even" "$work/named"
+sed -i "s#\"base_model_name_or_path\": [^,]*#\"base_model_name_or_path\": \"$models/even\"#" "$work/named/adapter_config.json"
+merge "$work/merged" "$work/named" "$work/twice" 2>"$work/err" || fail "another base: exit $?"
+grep -q "$work/named was trained with $models/even, which has other weights than $work/merged" "$work/err" || fail "another base: $(cat "$work/err")"
+cp -r "$models/even" "$work/copy"
+merge "$work/copy" "$work/named" "$work/of-copy" 2>"$work/err" || fail "a copy of the base: exit $?"
+[ ! -s "$work/err" ] || fail "a copy of the base: $(cat "$work/err")"
+
 # OUT has a model already, or is the adapter's directory; what a training has left beside MODEL stays there.
 expect 64 "$work/again/model.safetensors is there already: give another directory, or remove this file" merge "$models/thirds" "$adapters/even" "$work/again"
 cmp "$work/merged/model.safetensors" "$work/again/model.safetensors" || fail "a refused merge has written weights"

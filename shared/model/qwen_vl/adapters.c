@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "shared/base/rng.h"
 #include "shared/model/model_shapes.h"
 #include "shared/model/qwen_vl/qwen_weights.h"
@@ -314,6 +315,42 @@ static status adapters_merge_file(const struct adapters_merge *merge, const stru
     return result;
 }
 
+// Whether the values of a parameter differ, of those that have the same type in both.
+static bool adapters_bases_differ(const struct parameter_table *base, const struct stored_tensor **left,
+                                  const struct stored_tensor **right) {
+    bool differ = false;
+    for (size_t i = 0; i < base->count && !differ; i++) {
+        if (!left[i] || !right[i] || left[i]->type != right[i]->type) continue;
+        differ = memcmp(left[i]->data, right[i]->data, left[i]->size) != 0;
+        safetensors_release_pages(left[i]);
+        safetensors_release_pages(right[i]);
+    }
+    return differ;
+}
+
+// Warns if adapter_config.json names another directory as the adapter's model, which is here and has other weights than
+// `dir`. The hash in a checkpoint's `progress` says less: it is also of options that the checkpoint does not have.
+static void adapters_compare_base(const char *dir, const char *adapter, const struct parameter_table *base,
+                                  const struct stored_tensor **found) {
+    struct arena arena = {0};
+    struct safetensors *store = NULL;
+    struct json *root;
+    char *own = realpath(dir, NULL), *other = NULL;
+    if (json_parse_file(&root, &arena, path_join(&arena, adapter, config_file_name)) != OK) goto done;
+    const char *named = json_string(json_at(root, "base_model_name_or_path")).data;
+    if (named) other = realpath(named, NULL);
+    if (!own || !other || !strcmp(own, other)) goto done; // also where it is a name on the Hub
+    if (safetensors_open_dir(&store, other) != OK) goto done;
+    const struct stored_tensor **others = arena_alloc(&arena, base->count * sizeof *others);
+    if (parameter_table_match(base, store, others) != OK || adapters_bases_differ(base, found, others))
+        log_info("%s was trained with %s, which has other weights than %s", adapter, named, dir);
+done:
+    safetensors_close(&store);
+    free(other);
+    free(own);
+    arena_release(&arena);
+}
+
 // USAGE if a directory has weights, which may be read instead of those to be written into it, or an adapter, which
 // transformers would add to them once more.
 static status adapters_check_out(const char *to) {
@@ -380,6 +417,7 @@ status model_merge(const char *dir, const char *adapter, const char *to, int thr
     merge.scale = (float)(adapters.alpha / (double)adapters.rank);
     TRY_TO(result, done, parameter_table_match(base, store, base_found));
     TRY_TO(result, done, parameter_table_match(merge.table, adapter_store, merge.found));
+    adapters_compare_base(dir, adapter, base, base_found);
 
     TRY_TO(result, done, backend_open(&merge.backend, &(struct backend_options){.device = "cpu", .threads = threads}));
     for (size_t i = 0; i < base->count; i++) {
