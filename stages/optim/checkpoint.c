@@ -193,8 +193,7 @@ static char *checkpoint_find(const struct optim *optim, struct arena *arena, int
         int64_t number = checkpoint_number(entry->d_name, "step");
         const bool is_whole = number >= 0;
         if (!is_whole) number = checkpoint_number(entry->d_name, "state");
-        if (number < *step || (number == *step && !is_whole) || number >= below) continue;
-        if (number < 0) continue;
+        if (number < 0 || number < *step || (number == *step && !is_whole) || number >= below) continue;
         path = path_join(arena, optim->options->out, entry->d_name);
         *step = number;
         *whole = is_whole;

@@ -196,8 +196,7 @@ status processes_reap(struct processes *processes, double now, int64_t settled, 
         return OK;
     }
     if (processes->ending && code && !number) {
-        process_describe_end(process, number, code, end);
-        snprintf(text, sizeof text, "%s", end);
+        process_describe_end(process, number, code, text);
         return OK;
     }
     if (!process->failed && process->replica->rank) { // rank 0 has let the others go, and says why as it ends

@@ -45,8 +45,9 @@ status processes_start(struct processes *processes, double now);
 // Reaps one process that has ended, if there is one, and kills what it has left in its process group. *ended is the
 // process, or NULL. `settled` is the number of groups that the run is done with. OK when the process shall be
 // restarted; *how says how it ended and when it is started again, and is valid until the next call; it is NULL for a
-// rank that processes_end_ranks has killed. A rank that ends well, as it was asked to, has not failed. Else USAGE,
-// DATAERR, UNAVAILABLE or BUG: the run must end. While it is ending, OK, and a failure is only described.
+// rank that processes_end_ranks has killed, and for a later rank that ended well. A rank that ends well, as it was
+// asked to, has not failed. Else USAGE, DATAERR, UNAVAILABLE or BUG: the run must end. While it is ending, OK, and a
+// failure is only described.
 status processes_reap(struct processes *processes, double now, int64_t settled, struct process **ended,
                       const char **how);
 

@@ -375,8 +375,8 @@ static void supervisor_kill_late(struct supervisor *supervisor) {
     for (size_t i = 0; i < supervisor->processes.count; i++) {
         const struct process *process = &supervisor->processes.list[i];
         if (!process->pid) continue;
-        if (process->replica->stage == optim && process->replica->number > 1) continue; // rank 0 saves, and lets it go
         if (process->replica->stage == optim) {
+            if (i && process[-1].replica->stage == optim) continue; // of ranks the first one here says it for all
             run_status_summary(supervisor->run_status, clock_monotonic(), &run);
             const bool failing = run.failed_saves > 0 && *supervisor->optim_notice;
             supervisor_log(supervisor, EVENT_NOTICE, process->name, "waiting for %s to end%s%s", process->name,

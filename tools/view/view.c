@@ -357,11 +357,10 @@ status view_main(struct subcommand_call *call) {
         view.source_count++;
         TRY_TO(result, done, view_open_source(&view, &view.sources[i], call->list[i]));
     }
-    if (view.machine && !view.sources[0].run) {
-        result = fail(USAGE, "--machine %s: %s is not a run", view.machine, view.sources[0].path);
-        goto done;
-    }
-    if (view.machine) TRY_TO(result, done, deployment_find_here(view.sources[0].pipeline, view.machine, &here));
+    if (view.machine)
+        TRY_TO(result, done,
+               view.sources[0].run ? deployment_find_here(view.sources[0].pipeline, view.machine, &here)
+                                   : fail(USAGE, "--machine %s: %s is not a run", view.machine, view.sources[0].path));
     if (given->html) {
         // The supervisors of a run report once a second.
         TRY_TO(result, done, view_live_open(&view));
